@@ -1,0 +1,8 @@
+//! Quorate: a rate limiter that does not forget and does not lie.
+//!
+//! A small Raft cluster keeps, per key, the linearizable register "when may the next permit start", and grants
+//! reservations through committed log entries. `docs/ARCHITECTURE.md` is the map of the modules below; `tests/tidy.rs`
+//! enforces which of them may use which.
+
+pub mod limiter;
+pub mod limits;
