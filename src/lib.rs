@@ -6,3 +6,5 @@
 
 pub mod limiter;
 pub mod limits;
+pub mod node;
+pub mod state;
