@@ -88,9 +88,9 @@ impl Keys {
     }
 
     /// Puts one read from a snapshot in its place, sharing its limit.
-    pub(super) fn restore(&mut self, key: Key, register: Register) {
-        let limit = self.share(&register.limit);
-        self.put(key, Register { limit, ..register });
+    pub(super) fn restore(&mut self, key: Key, mut register: Register) {
+        register.limit = self.share(&register.limit);
+        self.put(key, register);
     }
 
     /// Looks at up to `most` keys whose time in the index has come, and forgets those that are idle.

@@ -101,5 +101,5 @@ impl<K: Ord + Clone + Placed, V: Clone> Shards<K, V> {
 fn index<Q: Placed + ?Sized>(name: &Q) -> usize {
     // FNV's low bits are its weakest: fold the high ones in.
     let place = name.place();
-    ((place ^ (place >> 32)) % SHARDS as u64) as usize
+    usize::try_from((place ^ (place >> 32)) % SHARDS as u64).unwrap_or(0)
 }
