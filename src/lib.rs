@@ -4,5 +4,6 @@
 //! reservations through committed log entries. `docs/ARCHITECTURE.md` is the map of the modules below; `tests/tidy.rs`
 //! enforces which of them may use which.
 
+pub mod clock;
 pub mod limiter;
 pub mod limits;
