@@ -4,7 +4,7 @@
 //! `C - own clock` rises by drift alone, at most 2r of the time that passed (the leader r fast, this node r slow). Nothing
 //! legitimate lifts it: a new leader continues from the last entry, so a failover, a freeze or a restart can only lose time,
 //! and the difference falls. Entries that arrive late lower it too, and it recovers when the follower has caught up. So a
-//! stamp is compared with the *highest* difference seen of late, not with the last one.
+//! stamp is held against the *highest* difference of the last window, not against the last one.
 //!
 //! It is detection, bounded but not instant: the grant that came with the jump is out before anybody can notice. And it
 //! cannot tell whose clock is wrong: a node whose own clocks stood still sees the leader rise as far as it slept.
@@ -23,7 +23,7 @@ use crate::limits::DRIFT_PPM;
 const SLACK_NS: u64 = 250_000_000;
 /// How long a fresh watch only learns.
 const LEARN_NS: u64 = 5_000_000_000;
-/// The highest difference is taken over one to two of these, so that the watch gets sharp again after lost time.
+/// How long a level stays the measure. After lost time the watch is sharp again once two of these have gone by.
 const WINDOW_NS: u64 = 30_000_000_000;
 
 /// One node's watch over the stamps of whoever leads.
@@ -36,10 +36,11 @@ struct Seen {
     since: Reading,
     /// When the current window began.
     window: Reading,
-    /// The sight with the highest difference in the current window.
+    /// The highest sight of the window before: what new ones are held against. It stays put for a window, so that a slow
+    /// rise, too, adds up to something.
+    level: Sight,
+    /// The highest sight of the current window: the next level.
     peak: Sight,
-    /// The same of the window before.
-    peak_before: Sight,
 }
 
 /// A stamp and when this node saw it.
@@ -77,7 +78,7 @@ impl Reading {
 
 impl Seen {
     const fn first(sight: Sight) -> Self {
-        Self { since: sight.at, window: sight.at, peak: sight, peak_before: sight }
+        Self { since: sight.at, window: sight.at, level: sight, peak: sight }
     }
 }
 
@@ -95,16 +96,21 @@ impl DriftWatch {
             self.0 = Some(Seen::first(sight));
             return None;
         };
+        if seen.since.elapsed_ns(now) < LEARN_NS {
+            seen.level = seen.level.higher(sight);
+            seen.peak = seen.level;
+            return None;
+        }
         if seen.window.elapsed_ns(now) >= WINDOW_NS {
-            // What the old window saw stays the measure for one more, however long nothing was heard in between: the
-            // first stamps after a silence are a backlog, and catching up with it is no jump.
+            // However long nothing was heard in between, the last window heard is the measure: the first stamps after a
+            // silence are a backlog, and catching up with it is no jump.
             seen.window = now;
-            seen.peak_before = seen.peak;
+            seen.level = seen.peak;
             seen.peak = sight;
         }
-        let excess = seen.peak.excess_to(sight).min(seen.peak_before.excess_to(sight));
-        if excess <= 0 || seen.since.elapsed_ns(now) < LEARN_NS {
-            seen.peak = seen.peak.higher(sight);
+        seen.peak = seen.peak.higher(sight);
+        let excess = seen.level.excess_to(sight);
+        if excess <= 0 {
             return None;
         }
         *seen = Seen { since: seen.since, ..Seen::first(sight) };
@@ -173,15 +179,15 @@ mod tests {
     #[test]
     fn drift_far_beyond_the_bound_is_reported() {
         let mut pair = Pair::settled();
-        pair.own.set_rate_ppm(950_000, 950_000);
-        assert!(pair.run(20).is_some());
+        pair.own.set_rate_ppm(980_000, 980_000);
+        assert!(pair.run(30).is_some());
     }
 
     #[test]
     fn a_jump_is_reported_at_the_next_stamp_and_only_once() {
         let mut pair = Pair::settled();
         pair.leader = pair.leader.after(Span::from_secs(10));
-        // The peak may be any of the sights so far, all of the same height: a millisecond of drift for each second.
+        // The level may be any of the sights so far, all of the same height: a millisecond of drift for each second.
         let excess = pair.run(1).unwrap();
         assert!(excess.0 <= 10 * SEC - SLACK_NS && excess.0 > 10 * SEC - SLACK_NS - 20 * MS, "{excess}");
         assert_eq!(pair.run(100), None);
