@@ -129,3 +129,92 @@ impl Keys {
         shared
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limiter::Spacing;
+
+    fn limit(rate: &str) -> Limit {
+        Limit::Spacing(Spacing::new(rate.parse().unwrap(), Span::ZERO, 10).unwrap())
+    }
+
+    fn key(index: u64) -> Key {
+        Key::new(&format!("key {index}")).unwrap()
+    }
+
+    /// "Each key stands in the expiry index exactly once, at `indexed`", and `indexed <= next`.
+    fn check(keys: &Keys) {
+        let registers = keys.registers.pieces().iter().flat_map(|piece| piece.iter());
+        let mut indexed: Vec<_> = registers.map(|(key, register)| (register.indexed, key.clone())).collect();
+        indexed.sort_unstable();
+        assert!(indexed.iter().eq(keys.expiry.iter()), "{indexed:?} and {:?}", keys.expiry);
+        assert!(indexed.iter().all(|(at, key)| *at <= keys.get(key).unwrap().next));
+    }
+
+    #[test]
+    fn the_index_holds_every_key_once() {
+        let limit = limit("1/6s");
+        let mut keys = Keys::new();
+        // Any fixed sequence that visits keys in no order; the time moves slowly enough to find them used meanwhile.
+        let mut seed = 1_u64;
+        for step in 0..5_000_u64 {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let (now, used) = (Time(step * 10), key((seed >> 40) % 50));
+            keys.forget_idle(now, 2);
+            let free = keys.get(&used).map_or(now, |register| register.next.max(now));
+            keys.grant(&used, free.after(Span(1 + (seed >> 50))), step + 1, &limit);
+            if step % 50 == 0 {
+                check(&keys);
+            }
+        }
+        check(&keys);
+        assert!(keys.len() > 10);
+        keys.forget_idle(Time(u64::MAX), usize::MAX);
+        check(&keys);
+        assert_eq!((keys.len(), keys.expiry.len()), (0, 0));
+    }
+
+    #[test]
+    fn granting_moves_the_register_but_not_the_index() {
+        let mut keys = Keys::new();
+        keys.grant(&key(1), Time(10), 1, &limit("1/6s"));
+        keys.grant(&key(1), Time(30), 2, &limit("1/s"));
+        let register = keys.get(&key(1)).unwrap();
+        assert_eq!((register.indexed, register.next, register.permit), (Time(10), Time(30), 2));
+        assert_eq!(*register.limit, limit("1/s"), "the limit of the last grant");
+        assert_eq!(keys.first_leaves_after(Time(4)), Span(6));
+        keys.forget_idle(Time(10), 1);
+        assert_eq!(keys.get(&key(1)).unwrap().indexed, Time(30));
+        assert_eq!(keys.first_leaves_after(Time(10)), Span(20));
+        keys.forget_idle(Time(29), 1);
+        assert_eq!(keys.len(), 1);
+        keys.forget_idle(Time(30), 1);
+        assert_eq!((keys.len(), keys.first_leaves_after(Time(30))), (0, Span::ZERO));
+    }
+
+    #[test]
+    fn equal_limits_are_shared_and_unused_ones_swept_out() {
+        let mut keys = Keys::new();
+        keys.grant(&key(1), Time(10), 1, &limit("1/6s"));
+        keys.grant(&key(2), Time(10), 2, &limit("1/6s"));
+        assert!(Arc::ptr_eq(&keys.get(&key(1)).unwrap().limit, &keys.get(&key(2)).unwrap().limit));
+        // One key with a new limit every time: only its last one is in use.
+        for count in 0..3 * SHARED_LIMITS_SWEEP {
+            keys.grant(&key(3), Time(20 + count as u64), 3, &limit(&format!("{}/h", count + 1)));
+            assert!(keys.shared_limits.len() <= SHARED_LIMITS_SWEEP);
+        }
+        assert!(keys.shared_limits.contains(&limit("1/6s")), "in use");
+    }
+
+    #[test]
+    fn more_limits_than_are_shared_still_work() {
+        let mut keys = Keys::new();
+        let count = SHARED_LIMITS_SWEEP as u64 + 10;
+        for index in 0..count {
+            keys.grant(&key(index), Time(10), index + 1, &limit(&format!("{}/h", index + 1)));
+        }
+        assert_eq!(keys.shared_limits.len(), SHARED_LIMITS_SWEEP);
+        assert_eq!(*keys.get(&key(count - 1)).unwrap().limit, limit(&format!("{count}/h")));
+    }
+}

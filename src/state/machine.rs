@@ -137,3 +137,46 @@ impl Machine {
         Some(Outcome::Granted(remembered.replay(self.keys.reserved(&acquire.key, self.now))))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limiter::{Ask, Limit, Spacing, Span};
+    use crate::limits::{KEYS_DEFAULT, REQUEST_ID_RETENTION_NS};
+    use crate::state::{Identity, Stamp};
+
+    const LEADER: LeaderId = LeaderId { term: 1, node: 1 };
+
+    fn ask(machine: &mut Machine, time: Time, id: Option<&str>) -> Outcome {
+        let key = Key::new("a").unwrap();
+        let limit = Some(Limit::Spacing(Spacing::new("1/6s".parse().unwrap(), Span::ZERO, 10).unwrap()));
+        let identity = id.map(|id| Identity::of(id, &key, limit.as_ref(), 1));
+        let commands = vec![Command::Acquire(Acquire { key, limit, ask: Ask::default(), identity })];
+        let batch = Batch { stamp: Stamp { leader: LEADER, time }, keys_max: KEYS_DEFAULT, commands };
+        match machine.apply(LEADER, &batch) {
+            Applied::Decided { mut outcomes, .. } => outcomes.remove(0),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// P7: "everything has a limit and a clear error past it", ids included.
+    #[test]
+    #[ignore = "four million ids take a gigabyte of memory"]
+    fn ids_are_bounded_and_only_new_ones_are_refused() {
+        let mut machine = Machine::default();
+        assert!(matches!(ask(&mut machine, Time(0), Some("known")), Outcome::Granted(_)));
+        let Outcome::Granted(grant) = ask(&mut machine, Time(1), None) else { panic!("a reservation") };
+        let remembered = Remembered::new(0, &grant);
+        for id in 1..REQUEST_IDS_MAX {
+            machine.requests.remember(id as u128, remembered.clone());
+        }
+        assert_eq!(machine.request_ids(), REQUEST_IDS_MAX);
+        let refused = Outcome::TooManyRequestIds { retry_after: Span(REQUEST_ID_RETENTION_NS - 2) };
+        assert_eq!(ask(&mut machine, Time(2), Some("new")), refused);
+        assert_eq!(machine.permits(), 2, "nothing consumed");
+        assert!(matches!(ask(&mut machine, Time(2), Some("known")), Outcome::Granted(grant) if grant.replayed));
+        assert!(matches!(ask(&mut machine, Time(2), None), Outcome::Granted(_)), "without an id there is room");
+        let due = Time(REQUEST_ID_RETENTION_NS);
+        assert!(matches!(ask(&mut machine, due, Some("new")), Outcome::Granted(grant) if !grant.replayed));
+    }
+}

@@ -112,3 +112,56 @@ impl Requests {
         self.order.front().map_or(Span::ZERO, |(at, _)| at.since(now))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn remembered(permit: u64, stamp: u64) -> Remembered {
+        let (slot, stamp) = (Time(stamp + 5), Time(stamp));
+        Remembered { fingerprint: permit, permit, slot, stamp, start_before: None, expires_at: None }
+    }
+
+    fn ids(requests: &Requests) -> Vec<u128> {
+        requests.order.iter().map(|(_, id)| *id).collect()
+    }
+
+    #[test]
+    fn the_oldest_is_forgotten_first_and_on_time() {
+        let mut requests = Requests::new();
+        for (id, stamp) in [(30, 0), (10, 0), (20, 7)] {
+            requests.remember(id, remembered(u64::try_from(40 - id).unwrap(), stamp));
+        }
+        assert_eq!(requests.first_forgotten_after(Time(100)), Span(REQUEST_ID_RETENTION_NS - 100));
+        requests.forget_old(Time(REQUEST_ID_RETENTION_NS - 1), 10);
+        assert_eq!(ids(&requests), [30, 10, 20]);
+        requests.forget_old(Time(REQUEST_ID_RETENTION_NS), 1);
+        assert_eq!(ids(&requests), [10, 20], "one at a time");
+        requests.forget_old(Time(REQUEST_ID_RETENTION_NS + 6), 10);
+        assert_eq!((ids(&requests), requests.len()), (vec![20], 1));
+        requests.forget_old(Time(REQUEST_ID_RETENTION_NS + 7), 10);
+        assert_eq!((requests.len(), requests.first_forgotten_after(Time(0))), (0, Span::ZERO));
+    }
+
+    #[test]
+    fn a_restore_forgets_in_the_same_order() {
+        let all = [(30, remembered(1, 0)), (10, remembered(2, 0)), (20, remembered(3, 7))];
+        let mut by_id = all.to_vec();
+        by_id.sort_unstable_by_key(|(id, _)| *id);
+        assert_eq!(ids(&Requests::restore(by_id)), [30, 10, 20]);
+    }
+
+    #[test]
+    fn a_replay_is_the_same_grant() {
+        let first = Grant {
+            permit: 7,
+            slot: Time(10),
+            stamp: Time(3),
+            reserved: 4,
+            start_before: Some(Span(9)),
+            expires_at: Some(Time(12)),
+            replayed: false,
+        };
+        assert_eq!(Remembered::new(1, &first).replay(2), Grant { reserved: 2, replayed: true, ..first });
+    }
+}

@@ -103,3 +103,57 @@ fn index<Q: Placed + ?Sized>(name: &Q) -> usize {
     let place = name.place();
     usize::try_from((place ^ (place >> 32)) % SHARDS as u64).unwrap_or(0)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_view_stays_as_it_was_while_writing_goes_on() {
+        let mut map = Shards::new();
+        for name in 0..10_000_u128 {
+            map.insert(name, name * 2);
+        }
+        let view = map.clone();
+        for name in 0..10_000_u128 {
+            match name % 3 {
+                0 => map.remove(&name),
+                1 => map.insert(name, 0),
+                _ => *map.get_mut(&name).unwrap() += 1,
+            }
+        }
+        assert_eq!((view.len(), map.len()), (10_000, 6_666));
+        assert!((0..10_000_u128).all(|name| view.get(&name) == Some(&(name * 2))));
+        assert_eq!([0, 1, 2].map(|name: u128| map.get(&name).copied()), [None, Some(0), Some(5)]);
+    }
+
+    #[test]
+    fn the_length_counts_names_not_writes() {
+        let mut map = Shards::new();
+        map.insert(7_u128, 'a');
+        map.insert(7, 'b');
+        map.remove(&8);
+        assert_eq!((map.len(), map.get(&7)), (1, Some(&'b')));
+        map.remove(&7);
+        map.remove(&7);
+        assert_eq!((map.len(), map.get(&7)), (0, None));
+    }
+
+    /// "A fixed function of its name": a name that moved would change every digest. The published values of FNV-1a, folded.
+    #[test]
+    fn places_are_for_ever() {
+        assert_eq!(["", "a", "foobar"].map(index), [4_033, 192, 1_689]);
+        assert_eq!(index(&Key::new("foobar").unwrap()), index("foobar"), "a key lies where its text is looked for");
+        assert_eq!([0, 1, 1 << 32, u128::MAX, 1 << 64].map(|id: u128| index(&id)), [0, 1, 1, 0, 0]);
+    }
+
+    #[test]
+    fn names_spread_over_the_pieces() {
+        let mut map = Shards::new();
+        for index in 0..100 * SHARDS {
+            map.insert(Key::new(&format!("user/{index}")).unwrap(), ());
+        }
+        let largest = map.pieces().iter().map(|piece| piece.len()).max();
+        assert!(largest < Some(200), "100 on average, and {largest:?} in the largest");
+    }
+}
