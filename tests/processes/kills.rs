@@ -101,7 +101,8 @@ async fn one_id_is_one_permit() {
         let id = format!("same-{round}");
         let asked = cluster.nodes.iter().map(|node| ask(&cluster.http, &node.url, "once", &id));
         let answers = futures::future::join_all(asked).await;
-        let permits: Vec<_> = answers.iter().map(|answer| answer.as_ref().unwrap().1["permit"].as_u64().unwrap()).collect();
+        let permits: Vec<_> =
+            answers.iter().map(|answer| answer.as_ref().unwrap().1["permit"].as_u64().unwrap()).collect();
         assert!(permits.iter().all(|permit| *permit == permits[0]), "{answers:?}");
         let fresh = answers.iter().filter(|answer| answer.as_ref().unwrap().1["replayed"] == false).count();
         assert_eq!(fresh, 1, "{answers:?}");
