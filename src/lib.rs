@@ -4,7 +4,9 @@
 //! reservations through committed log entries. `docs/ARCHITECTURE.md` is the map of the modules below; `tests/tidy.rs`
 //! enforces which of them may use which.
 
+pub mod config;
 pub mod limiter;
 pub mod limits;
 pub mod node;
 pub mod state;
+pub mod telemetry;
