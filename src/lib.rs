@@ -4,6 +4,9 @@
 //! reservations through committed log entries. `docs/ARCHITECTURE.md` is the map of the modules below; `tests/tidy.rs`
 //! enforces which of them may use which.
 
+pub mod api;
+pub mod cli;
+pub mod client;
 pub mod config;
 pub mod limiter;
 pub mod limits;
