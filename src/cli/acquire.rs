@@ -11,6 +11,7 @@ use crate::client::{Error, Permit};
 use crate::limiter::Rate;
 use crate::limits::COST_MAX;
 use std::ffi::OsString;
+use std::fmt::Write as _;
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::time::Duration;
@@ -21,13 +22,17 @@ const DISCARDED_MAX: u32 = 10;
 const NOT_FOUND: u8 = 127;
 const NOT_RUNNABLE: u8 = 126;
 
+// Texts with words that a doc comment would want in backticks, which a terminal would show.
+const LIMIT_HELP: &str =
+    r#"The limit: 1/6s, 10/s, 100/1m, or an object such as '{"rate":"1/6s","start_window":"250ms"}'"#;
+const COMMAND_HELP: &str = "The command to run at the slot, with QUORATE_KEY and QUORATE_PERMIT in its environment; its exit code is passed on";
+
 /// Arguments of `quorate acquire`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// What is limited, such as github-token
     key: String,
-    /// The limit: 1/6s, 10/s, 100/1m, or an object such as '{"rate":"1/6s","start_window":"250ms"}'
-    #[arg(long, value_parser = limit)]
+    #[arg(long, value_parser = limit, help = LIMIT_HELP)]
     limit: Option<Limit>,
     /// How many permits' worth of capacity it takes
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=COST_MAX))]
@@ -52,15 +57,14 @@ pub(super) struct Args {
     worker: Option<String>,
     #[command(flatten)]
     reach: Reach,
-    /// The command to run at the slot, with QUORATE_KEY and QUORATE_PERMIT in its environment; its exit code is passed on
-    #[arg(last = true, value_name = "CMD")]
+    #[arg(last = true, value_name = "CMD", help = COMMAND_HELP)]
     command: Vec<OsString>,
 }
 
-pub(super) async fn run(args: Args, output: Output) -> Result<(), Failure> {
+pub(super) async fn run(args: &Args, output: Output) -> Result<(), Failure> {
     let client = args.reach.client()?;
     for _ in 0..DISCARDED_MAX {
-        let permit = match client.acquire(request(&args)).await {
+        let permit = match client.acquire(request(args)).await {
             Ok(permit) => permit,
             Err(Error::Refused(problem)) if problem.code == Code::Expired && args.request_id.is_none() => {
                 output::message("the permit came too late to be used; asking again");
@@ -132,10 +136,10 @@ fn describe(permit: &Permit, waited: bool) -> String {
     if waited || grant.wait_ms == Millis::ZERO {
         text.push_str(": start now");
     } else {
-        text.push_str(&format!(": start in {}", seconds(grant.wait_ms)));
+        let _ = write!(text, ": start in {}", seconds(grant.wait_ms));
     }
     if let Some(before) = grant.start_before_ms {
-        text.push_str(&format!(", within {} of asking", seconds(before)));
+        let _ = write!(text, ", within {} of asking", seconds(before));
     }
     if grant.replayed {
         text.push_str(" (the same as before)");

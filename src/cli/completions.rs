@@ -12,7 +12,7 @@ pub(super) struct Args {
     shell: Shell,
 }
 
-pub(super) fn run(args: Args, output: Output) -> Result<(), Failure> {
+pub(super) fn run(args: &Args, output: Output) -> Result<(), Failure> {
     // Into memory first: the generator panics when its writer fails.
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut super::Cli::command(), "quorate", &mut script);

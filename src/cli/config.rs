@@ -31,7 +31,7 @@ pub(super) struct PrintArgs {
     settings: Settings,
 }
 
-pub(super) fn run(command: Command, output: Output) -> Result<(), Failure> {
+pub(super) fn run(command: &Command, output: Output) -> Result<(), Failure> {
     match command {
         Command::Check(args) => check(&args.files, output),
         Command::Print(args) => print(&args.settings.layers(), output),

@@ -3,6 +3,7 @@
 use crate::api::{Code, Problem};
 use crate::client;
 use crate::config::Problems;
+use std::fmt::Write as _;
 
 /// The published exit codes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,11 +98,11 @@ impl From<client::Error> for Failure {
         let mut failure = Self::new(exit, error.to_string());
         failure.problem = error.problem().cloned().map(Box::new);
         if let client::Error::OutcomeUnknown { request_id, .. } = error {
-            failure.message.push_str(&format!("\nask again with --request-id {request_id} to learn it"));
+            let _ = write!(failure.message, "\nask again with --request-id {request_id} to learn it");
             failure.request_id = Some(request_id);
         }
         if let Some(retry) = failure.problem.as_ref().and_then(|problem| problem.retry_after_ms) {
-            failure.message.push_str(&format!(" (again in {})", super::output::seconds(retry)));
+            let _ = write!(failure.message, " (again in {})", super::output::seconds(retry));
         }
         failure
     }

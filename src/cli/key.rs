@@ -14,7 +14,7 @@ pub(super) struct Args {
     reach: Reach,
 }
 
-pub(super) async fn run(args: Args, output: Output) -> Result<(), Failure> {
+pub(super) async fn run(args: &Args, output: Output) -> Result<(), Failure> {
     let key = args.reach.client()?.key(&args.key).await?;
     let limit = json_text(&key.limit)?;
     output.data(&key, || describe(&key, &limit))

@@ -65,13 +65,13 @@ pub fn main() -> ExitCode {
     let Cli { json, command } = Cli::parse();
     let output = Output::new(json);
     let done = match command {
-        Command::Up(args) => runtime(true).and_then(|runtime| runtime.block_on(up::run(args, output))),
-        Command::Node(args) => node::run(args),
-        Command::Acquire(args) => runtime(false).and_then(|runtime| runtime.block_on(acquire::run(args, output))),
-        Command::Key(args) => runtime(false).and_then(|runtime| runtime.block_on(key::run(args, output))),
-        Command::Status(args) => runtime(false).and_then(|runtime| runtime.block_on(status::run(args, output))),
-        Command::Config(command) => config::run(command, output),
-        Command::Completions(args) => completions::run(args, output),
+        Command::Up(args) => runtime(true).and_then(|runtime| runtime.block_on(up::run(&args, output))),
+        Command::Node(args) => node::run(&args),
+        Command::Acquire(args) => runtime(false).and_then(|runtime| runtime.block_on(acquire::run(&args, output))),
+        Command::Key(args) => runtime(false).and_then(|runtime| runtime.block_on(key::run(&args, output))),
+        Command::Status(args) => runtime(false).and_then(|runtime| runtime.block_on(status::run(&args, output))),
+        Command::Config(command) => config::run(&command, output),
+        Command::Completions(args) => completions::run(&args, output),
     };
     let exit = done.map_or_else(|failure| output.failed(&failure), |()| Exit::Done);
     ExitCode::from(exit.code())

@@ -28,7 +28,7 @@ pub(super) struct Args {
     stop_with_stdin: bool,
 }
 
-pub(super) fn run(args: Args) -> Result<(), Failure> {
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let config = Config::read(&args.settings.layers())?;
     telemetry::init(&config.log, config.log_format).map_err(|error| Failure::error(error.to_string()))?;
     let runtime = super::runtime(true)?;

@@ -25,7 +25,7 @@ pub(super) struct Reach {
 impl Reach {
     pub(super) fn client(&self) -> Result<Client, Failure> {
         let nodes = self.nodes.iter().filter(|node| !node.is_empty());
-        Ok(Client::with(Options { timeout: self.timeout, ..Options::new(nodes) })?)
+        Ok(Client::with(&Options { timeout: self.timeout, ..Options::new(nodes) })?)
     }
 }
 

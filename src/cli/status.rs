@@ -22,7 +22,7 @@ pub(super) struct Args {
     reach: Reach,
 }
 
-pub(super) async fn run(args: Args, output: Output) -> Result<(), Failure> {
+pub(super) async fn run(args: &Args, output: Output) -> Result<(), Failure> {
     let client = args.reach.client()?;
     if !args.watch {
         let cluster = client.cluster().await?;

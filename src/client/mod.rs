@@ -78,11 +78,11 @@ struct Settled<T> {
 impl Client {
     /// A client of the cluster of these nodes.
     pub fn new(nodes: impl IntoIterator<Item = impl Into<String>>) -> Result<Self, Error> {
-        Self::with(Options::new(nodes))
+        Self::with(&Options::new(nodes))
     }
 
     /// A client with options of one's own.
-    pub fn with(options: Options) -> Result<Self, Error> {
+    pub fn with(options: &Options) -> Result<Self, Error> {
         if options.timeout.is_zero() || options.timeout > TIMEOUT_MAX {
             return Err(Error::Misuse(format!(
                 "a timeout lies between 1ms and {TIMEOUT_MAX:?}: {:?}",

@@ -252,7 +252,7 @@ mod tests {
                 (Fallback::Millis(value), Kind::Duration { min_ms, max_ms }) => {
                     assert!((min_ms..=max_ms).contains(&value), "{}", key.name);
                 }
-                (Fallback::Integer(_), _) | (Fallback::Millis(_), _) => {
+                (Fallback::Integer(_) | Fallback::Millis(_), _) => {
                     panic!("{} has a default of another kind", key.name)
                 }
                 _ => {}

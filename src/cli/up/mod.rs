@@ -48,7 +48,7 @@ pub(super) struct Args {
     port: Option<u16>,
 }
 
-pub(super) async fn run(args: Args, output: Output) -> Result<(), Failure> {
+pub(super) async fn run(args: &Args, output: Output) -> Result<(), Failure> {
     let program = std::env::current_exe()
         .map_err(|error| Failure::error(format!("cannot find this very program to run it once a node: {error}")))?;
     let layout = Layout::settle(&args.data, args.nodes, args.port)?;
@@ -110,7 +110,7 @@ impl Cluster {
         let (stop, stops) = watch::channel(false);
         let options =
             |url: String| Options { timeout: LOOK_TIMEOUT, attempt_timeout: LOOK_TIMEOUT, ..Options::new([url]) };
-        let clients = layout.nodes.iter().map(|node| Client::with(options(node.url()))).collect::<Result<_, _>>()?;
+        let clients = layout.nodes.iter().map(|node| Client::with(&options(node.url()))).collect::<Result<_, _>>()?;
         let logs = layout.nodes.iter().map(|node| (node.id, Follower::new(node.log(data)))).collect();
         report.event(&Event::Starting { layout, data })?;
         let mut children = JoinSet::new();
@@ -160,7 +160,9 @@ impl Cluster {
             let warnings = log.warnings();
             // Nodes that cannot find each other yet complain; that is news only once they had.
             if self.ready {
-                warnings.iter().for_each(|line| self.report.warning(*id, line));
+                for line in &warnings {
+                    report::warning(*id, line);
+                }
             }
         }
         if !self.ready {
@@ -170,7 +172,9 @@ impl Cluster {
             if !unready.is_empty() {
                 if !self.slow && self.began.elapsed() >= SLOW_AFTER {
                     self.slow = true;
-                    unready.iter().for_each(|(url, why)| output::message(&format!("still waiting for {url}: {why}")));
+                    for (url, why) in &unready {
+                        output::message(&format!("still waiting for {url}: {why}"));
+                    }
                 }
                 return Ok(());
             }

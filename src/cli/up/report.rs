@@ -4,6 +4,7 @@ use super::layout::Layout;
 use crate::cli::exit::Failure;
 use crate::cli::output::{self, Colour, Output, paint};
 use serde_json::{Value, json};
+use std::fmt::Write as _;
 use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
@@ -56,11 +57,6 @@ impl Report {
         }
     }
 
-    /// A warning from the log of a node.
-    pub(super) fn warning(&self, id: u64, line: &str) {
-        let _ = writeln!(std::io::stderr(), "node {id} | {line}");
-    }
-
     fn text(&self, event: &Event<'_>, again: bool) -> Option<String> {
         Some(match event {
             Event::Starting { layout, data } => starting(layout, data),
@@ -78,8 +74,10 @@ impl Report {
             Event::Leader { leader: None } => "nobody leads: no majority of the nodes reach each other".to_owned(),
             Event::Died { id, how, last_lines, again_in } => {
                 let mut text = paint(format!("node {id} {how}"), Colour::Red);
-                text.push_str(&format!("; starting it again in {:.1} s. The end of its log:", again_in.as_secs_f32()));
-                last_lines.iter().for_each(|line| text.push_str(&format!("\n  node {id} | {line}")));
+                let _ = write!(text, "; starting it again in {:.1} s. The end of its log:", again_in.as_secs_f32());
+                for line in *last_lines {
+                    let _ = write!(text, "\n  node {id} | {line}");
+                }
                 text
             }
             Event::Stopping => "\nstopping".to_owned(),
@@ -89,6 +87,11 @@ impl Report {
     }
 }
 
+/// A warning from the log of a node.
+pub(super) fn warning(id: u64, line: &str) {
+    let _ = writeln!(std::io::stderr(), "node {id} | {line}");
+}
+
 fn starting(layout: &Layout, data: &Path) -> String {
     let mut text = format!(
         "{}, data in {}\n",
@@ -96,7 +99,7 @@ fn starting(layout: &Layout, data: &Path) -> String {
         std::path::absolute(data).unwrap_or_else(|_| data.to_owned()).display()
     );
     for node in &layout.nodes {
-        text.push_str(&format!("\n  node {}  {}  (log: {})", node.id, node.url(), node.log(data).display()));
+        let _ = write!(text, "\n  node {}  {}  (log: {})", node.id, node.url(), node.log(data).display());
     }
     text
 }
