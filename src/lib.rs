@@ -7,9 +7,12 @@
 pub mod api;
 pub mod cli;
 pub mod client;
+pub mod clock;
 pub mod config;
 pub mod limiter;
 pub mod limits;
+pub mod metric_names;
 pub mod node;
+pub mod raft;
 pub mod state;
 pub mod telemetry;

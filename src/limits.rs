@@ -55,7 +55,7 @@ pub const BATCHES_IN_FLIGHT_MAX: usize = 8;
 pub const PROPOSALS_QUEUED_MAX: usize = 16_384;
 
 /// Largest frame between peers, in bytes.
-pub const FRAME_BYTES_MAX: usize = 16 * 1024 * 1024;
+pub const FRAME_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Snapshot bytes per frame.
 pub const SNAPSHOT_CHUNK_BYTES: usize = 1024 * 1024;
 /// Largest snapshot a node accepts from a peer, in bytes.
@@ -76,7 +76,7 @@ pub const HEADER_TIMEOUT_MS: u64 = 10_000;
 /// Time to send the body of a request, in milliseconds.
 pub const BODY_TIMEOUT_MS: u64 = 10_000;
 /// Time a node works on one request before it answers that it could not, in milliseconds.
-pub const REQUEST_TIMEOUT_MS: u64 = 5_000;
+pub const REQUEST_TIMEOUT_MS: u64 = 2_500;
 /// How long a node looks for a leader or a quorum before it answers 503, in milliseconds.
 pub const LEADER_WAIT_MS: u64 = 1_500;
 /// Nodes in one cluster.

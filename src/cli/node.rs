@@ -6,10 +6,10 @@
 //! Not here: anything a node does while it runs.
 
 use super::exit::Failure;
-use super::placeholder::{http, node}; // becomes `use crate::{http, node};`
+use super::placeholder::http; // becomes `use crate::http;`
 use super::settings::Settings;
 use crate::config::Config;
-use crate::telemetry;
+use crate::{node, telemetry};
 use std::io::Read;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -56,7 +56,7 @@ async fn serve(config: &Config, stop_with_stdin: bool) -> Result<(), Failure> {
         request_timeout_ms: millis(config.request_timeout),
         snapshot_every_entries: config.snapshot_every,
     };
-    let node = node::start(options, peer_listener).await.map_err(|error| Failure::error(error.to_string()))?;
+    let node = node::start(&options, peer_listener).await.map_err(|error| Failure::error(error.to_string()))?;
 
     let (stop_http, http_stops) = oneshot::channel::<()>();
     let http_options = http_options(config);

@@ -1,6 +1,6 @@
 //! The settings of a node as flags: one per row of the table in `config/keys.rs`, none by hand.
 
-use crate::config::{KEYS, Key, Layers};
+use crate::config::{Fallback, KEYS, Key, Layers};
 use clap::{Arg, ArgMatches, Command, FromArgMatches};
 use std::path::PathBuf;
 
@@ -56,11 +56,14 @@ impl clap::Args for Settings {
 }
 
 fn flag(key: &'static Key) -> Arg {
+    let default = match key.default {
+        Fallback::Required => "[required]".to_owned(),
+        other => format!("[default: {}]", other.described()),
+    };
     // Values are read by `config`, which knows the bounds and speaks of files and variables in the same words.
     Arg::new(key.name).long(key.flag()).value_name(key.name.to_ascii_uppercase()).help(format!(
-        "{} [default: {}] [env: {}]",
+        "{} {default} [env: {}]",
         key.help,
-        key.default.described(),
         key.variable()
     ))
 }

@@ -17,6 +17,7 @@ pub use error::Error;
 pub use permit::{Permit, TooLate};
 
 use crate::api::{AcquireRequest, AcquireResponse, ClusterResponse, Code, KeyResponse, Problem};
+use crate::clock::{Deadline, Stopwatch};
 use crate::limits::REQUEST_ID_RETENTION_NS;
 use exchange::{Exchange, Reply, Wire};
 use nodes::Nodes;
@@ -24,7 +25,7 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::de::DeserializeOwned;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::sleep;
 
 /// First pause after all nodes have turned a request away.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
@@ -70,7 +71,6 @@ pub struct Client {
 /// What came of one question, put to as many nodes as it took.
 struct Settled<T> {
     answer: T,
-    received: Instant,
     /// How many attempts reached a node, this one included.
     sends: u32,
 }
@@ -105,9 +105,9 @@ impl Client {
             None => random_id()?,
         };
         request.request_id = Some(request_id.clone());
-        let first_sent = Instant::now();
+        let asked = Stopwatch::start();
         let settled = self.ask::<AcquireResponse>(&Exchange::post("/acquire", &request)?, Some(&request_id)).await?;
-        Ok(Permit::new(settled.answer, request_id, first_sent, settled.received, settled.sends))
+        Ok(Permit::new(settled.answer, request_id, asked, settled.sends))
     }
 
     /// Looks at a key without consuming anything; linearizable.
@@ -144,25 +144,24 @@ impl Client {
         exchange: &Exchange,
         request_id: Option<&str>,
     ) -> Result<Settled<T>, Error> {
-        let deadline = Instant::now() + self.timeout;
+        let deadline = Deadline::after(self.timeout);
         let mut doubt = None;
         let mut last = Again::new("no node was asked".to_owned());
         let (mut sends, mut silent_rounds, mut pause) = (0, 0, PAUSE_MIN);
         loop {
             let mut heard = false;
             for node in self.nodes.in_turn() {
-                let left = deadline.saturating_duration_since(Instant::now());
+                let left = deadline.remaining();
                 if left.is_zero() {
                     return Err(give_up(last, doubt, request_id));
                 }
                 let reply = self.wire.exchange(&node, exchange, left.min(self.attempt_timeout)).await;
-                let received = Instant::now();
                 self.nodes.learn(&node, &reply);
                 let sent = !matches!(reply, Reply::NotSent(_));
                 heard |= sent;
                 sends += u32::from(sent);
                 match judge(&node, reply) {
-                    Judgement::Settled(answer) => return Ok(Settled { answer, received, sends }),
+                    Judgement::Settled(answer) => return Ok(Settled { answer, sends }),
                     Judgement::Final(error) => return Err(error),
                     Judgement::Again(again) => {
                         if again.in_doubt {
@@ -176,11 +175,11 @@ impl Client {
             if silent_rounds >= SILENT_ROUNDS_MAX && doubt.is_none() {
                 return Err(give_up(last, doubt, request_id));
             }
-            let wake = Instant::now() + last.retry_after.unwrap_or(pause).clamp(PAUSE_MIN, PAUSE_MAX);
-            if wake >= deadline {
+            let nap = last.retry_after.unwrap_or(pause).clamp(PAUSE_MIN, PAUSE_MAX);
+            if nap >= deadline.remaining() {
                 return Err(give_up(last, doubt, request_id));
             }
-            sleep_until(wake).await;
+            sleep(nap).await;
             pause = (pause * 2).min(PAUSE_MAX);
         }
     }

@@ -19,6 +19,7 @@ const UNITS: [(&str, u64); 5] = [
 
 /// `count` permits in every `per`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "(u64, Span)", into = "(u64, Span)")]
 pub struct Rate {
     count: u64,
     per: Span,
@@ -84,6 +85,20 @@ impl Rate {
     /// The `T` of `N/T`.
     pub const fn per(self) -> Span {
         self.per
+    }
+}
+
+/// Bytes from a log or a peer are checked like any other input.
+impl TryFrom<(u64, Span)> for Rate {
+    type Error = RateError;
+    fn try_from((count, per): (u64, Span)) -> Result<Self, RateError> {
+        Self::new(count, per)
+    }
+}
+
+impl From<Rate> for (u64, Span) {
+    fn from(rate: Rate) -> Self {
+        (rate.count, rate.per)
     }
 }
 

@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 /// A spacing limit. Its fields are private because together they keep an invariant: see [`Spacing::new`].
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "(Rate, Span, u32)", into = "(Rate, Span, u32)")]
 pub struct Spacing {
     rate: Rate,
     start_window: Span,
@@ -169,6 +170,20 @@ impl Spacing {
         let parts = |span: Span, ppm: u64| (u128::from(span.0) * u128::from(ppm)).div_ceil(1_000_000);
         let ns = parts(ahead.plus(self.start_window), 2 * DRIFT_PPM) + parts(self.rate.interval(), DRIFT_PPM);
         Span(u64::try_from(ns).unwrap_or(u64::MAX))
+    }
+}
+
+/// Bytes from a log or a peer are checked like any other input.
+impl TryFrom<(Rate, Span, u32)> for Spacing {
+    type Error = LimitError;
+    fn try_from((rate, start_window, max_reserved): (Rate, Span, u32)) -> Result<Self, LimitError> {
+        Self::new(rate, start_window, max_reserved)
+    }
+}
+
+impl From<Spacing> for (Rate, Span, u32) {
+    fn from(spacing: Spacing) -> Self {
+        (spacing.rate, spacing.start_window, spacing.max_reserved)
     }
 }
 

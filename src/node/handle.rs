@@ -1,156 +1,347 @@
 //! What the rest of the program holds of a running node: cheap to clone, safe to share.
 
+use super::forward::{Question, Reply, Report};
+use super::proposer::{Decided, Proposer};
+use super::reach::Reach;
+use super::verdict::{Failure, Look, Refusal, Verdict};
+use super::views::{ClusterView, DigestView, MemberView, Readiness};
+use crate::clock::Deadline;
 use crate::limiter::{Key, Span, Time};
-use crate::state::{Acquire, KeyView, Outcome};
-use serde::{Deserialize, Serialize};
+use crate::limits::LEADER_WAIT_MS;
+use crate::raft::{self, CallError, Consensus, ReadRefused, Status};
+use crate::state::{Acquire, Outcome};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::sync::watch;
 
-/// A decision, and what the node that led read from its clock when it answered.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Verdict {
-    /// What the state machine decided.
-    pub outcome: Outcome,
-    /// `S - T_r` for a grant: the worker starts no earlier than this long after it received the answer.
-    pub wait: Span,
-    /// The answer comes after the permit's start window: the slot is spent and of no use.
-    pub expired: bool,
+/// A pause between two attempts, unless somebody else comes to lead first.
+const RETRY_PAUSE: Duration = Duration::from_millis(10);
+/// When a refused client should come back: an election takes about as long.
+const RETRY_AFTER: Span = Span::from_millis(500);
+
+/// A running node, as the rest of the program holds it.
+#[derive(Clone)]
+pub struct Handle {
+    shared: Arc<Shared>,
 }
 
-/// A linearizable look at a key.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Look {
-    /// Cluster time of the look.
-    pub now: Time,
-    /// The key, or `None` if it is idle or was never used.
-    pub key: Option<KeyView>,
-}
-
-/// Why there is no decision, and how certain that is.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Failure {
-    /// Certainly not applied: nothing was consumed, and asking again is safe.
-    Refused {
-        /// Which condition refused.
-        refusal: Refusal,
-        /// For a person.
-        detail: String,
-        /// When asking again makes sense.
-        retry_after: Span,
-    },
-    /// May or may not be applied: only a retry with the same request id is safe.
-    Unknown {
-        /// For a person.
-        detail: String,
-    },
-}
-
-/// The conditions under which nothing is decided.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Refusal {
-    /// A leader is known, but it does not reach a majority.
-    NoQuorum,
-    /// No leader is known.
-    NoLeader,
-    /// The queue in front of the proposer is full.
-    Overloaded,
-    /// The node is on its way down.
-    ShuttingDown,
-}
-
-/// The cluster as one node sees it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ClusterView {
-    /// The node that answers.
-    pub me: u64,
-    /// The current leader, if one is known.
-    pub leader: Option<u64>,
-    /// The current term.
-    pub term: u64,
-    /// Cluster time as this node knows it: a lower bound.
-    pub clock: Time,
-    /// Name of the cluster in the handshake, as hexadecimal digits.
-    pub cluster_id: String,
-    /// All members.
-    pub nodes: Vec<MemberView>,
-}
-
-/// One member of the cluster as one node sees it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MemberView {
-    /// Its id.
-    pub id: u64,
-    /// Where its clients connect, once it has said so.
-    pub client: Option<String>,
-    /// Where its peers connect.
-    pub peer: String,
-    /// `leader`, `follower`, `candidate` or `learner`.
-    pub role: &'static str,
-    /// The last log index known to be on it.
-    pub last_log: Option<u64>,
-    /// The last log index it has applied.
-    pub applied: Option<u64>,
-    /// Whether it answered lately.
-    pub reachable: bool,
-}
-
-/// The replicated state in one line, for comparing nodes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DigestView {
-    /// The last applied log index.
-    pub applied: u64,
-    /// The digest of the state there, as hexadecimal digits.
-    pub digest: String,
-    /// Keys held.
-    pub keys: u64,
-}
-
-/// Whether a node should get traffic, and the reason for each part of that.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Readiness {
-    /// Name and state of each check: `Ok` or what is wrong.
-    pub checks: Vec<(&'static str, Result<(), String>)>,
-}
-
-impl Readiness {
-    /// Whether every check passed.
-    pub fn is_ready(&self) -> bool {
-        self.checks.iter().all(|(_, check)| check.is_ok())
+impl std::fmt::Debug for Handle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Handle of node {}", self.shared.me)
     }
 }
 
-/// A running node.
-#[derive(Debug, Clone)]
-pub struct Handle {}
+/// What all handles share.
+pub(super) struct Shared {
+    pub(super) me: u64,
+    pub(super) consensus: Arc<Consensus>,
+    pub(super) proposer: Proposer,
+    pub(super) reach: Arc<Reach>,
+    pub(super) request_timeout: Duration,
+    /// Set when the node begins to go down: it still serves, but should not get new traffic.
+    pub(super) draining: AtomicBool,
+    /// Set when it does not serve any more.
+    pub(super) closed: AtomicBool,
+}
+
+/// How one attempt at the current leader ended.
+enum Attempt<T> {
+    Done(T),
+    /// Certainly not applied; another attempt is safe.
+    Again(Refusal, String),
+    /// Certainly not applied; another attempt makes no sense now.
+    GiveUp(Refusal, String),
+    /// May or may not be applied.
+    Unknown(String),
+}
 
 impl Handle {
+    pub(super) const fn new(shared: Arc<Shared>) -> Self {
+        Self { shared }
+    }
+
     /// Decides one request: here if this node leads, else at the leader.
+    ///
+    /// Elections and lost leaders are retried within the deadline where nothing can have been consumed. Where something
+    /// may have been, a request with an id is retried too, because its permit is the same one; but then only a grant is an
+    /// answer: a denial would say that nothing was consumed, and the first attempt may still be.
     pub async fn acquire(&self, acquire: Acquire) -> Result<Verdict, Failure> {
-        let _ = acquire;
-        std::future::pending().await
+        let deadline = Deadline::after(self.shared.request_timeout);
+        let mut search = self.search();
+        let mut unknown = None;
+        loop {
+            match self.decide(&acquire, deadline).await {
+                Attempt::Done(verdict) => {
+                    let granted = matches!(verdict.outcome, Outcome::Granted(_));
+                    return match unknown {
+                        Some(detail) if !granted => Err(Failure::Unknown { detail }),
+                        _ => Ok(verdict),
+                    };
+                }
+                Attempt::Unknown(detail) if acquire.identity.is_none() => return Err(Failure::Unknown { detail }),
+                Attempt::Unknown(detail) => unknown = Some(detail),
+                Attempt::GiveUp(refusal, detail) => search.give_up(refusal, detail),
+                Attempt::Again(refusal, detail) => search.failed(refusal, detail),
+            }
+            if let Err(failure) = search.again(deadline).await {
+                return Err(unknown.map_or(failure, |detail| Failure::Unknown { detail }));
+            }
+        }
     }
 
     /// Looks at a key without consuming anything; linearizable.
     pub async fn look(&self, key: Key) -> Result<Look, Failure> {
-        let _ = key;
-        std::future::pending().await
+        let deadline = Deadline::after(self.shared.request_timeout);
+        let mut search = self.search();
+        loop {
+            match self.look_once(&key, deadline).await {
+                Attempt::Done(look) => return Ok(look),
+                Attempt::GiveUp(refusal, detail) => search.give_up(refusal, detail),
+                Attempt::Again(refusal, detail) => search.failed(refusal, detail),
+                // A look consumes nothing, so an unanswered one is safe to repeat.
+                Attempt::Unknown(detail) => search.failed(Refusal::NoLeader, detail),
+            }
+            search.again(deadline).await?;
+        }
+    }
+
+    fn search(&self) -> Search {
+        Search {
+            status: self.shared.consensus.status(),
+            until: Deadline::after(Duration::from_millis(LEADER_WAIT_MS)),
+            last: (Refusal::NoLeader, String::new()),
+            over: false,
+        }
+    }
+
+    async fn decide(&self, acquire: &Acquire, deadline: Deadline) -> Attempt<Verdict> {
+        if self.shared.closed.load(Ordering::Acquire) {
+            return Attempt::GiveUp(Refusal::ShuttingDown, "this node is going down".to_owned());
+        }
+        let within_ms = millis(deadline.remaining());
+        let reply = match self.leader() {
+            Leader::Me => self.shared.decide_here(acquire.clone(), deadline).await,
+            Leader::Other(node) => {
+                let question = Question::Decide { acquire: acquire.clone(), within_ms };
+                match self.ask(node, &question, deadline).await {
+                    Ok(reply) => reply,
+                    Err(attempt) => return attempt,
+                }
+            }
+            Leader::None(refusal, detail) => return Attempt::Again(refusal, detail),
+        };
+        match reply {
+            Reply::Decided(verdict) => Attempt::Done(verdict),
+            other => refused(other),
+        }
+    }
+
+    async fn look_once(&self, key: &Key, deadline: Deadline) -> Attempt<Look> {
+        let within_ms = millis(deadline.remaining());
+        let reply = match self.leader() {
+            Leader::Me => self.shared.look_here(key, deadline).await,
+            Leader::Other(node) => {
+                match self.ask(node, &Question::Look { key: key.clone(), within_ms }, deadline).await {
+                    Ok(reply) => reply,
+                    Err(attempt) => return attempt,
+                }
+            }
+            Leader::None(refusal, detail) => return Attempt::Again(refusal, detail),
+        };
+        match reply {
+            Reply::Looked(look) => Attempt::Done(look),
+            other => refused(other),
+        }
+    }
+
+    /// Asks the leader, over the connection between peers.
+    async fn ask<T>(&self, leader: u64, question: &Question, deadline: Deadline) -> Result<Reply, Attempt<T>> {
+        let answer = self.shared.consensus.forward(leader, raft::encode(question).into(), deadline.remaining()).await;
+        match answer {
+            Ok(bytes) => raft::decode(&bytes).map_err(|error| Attempt::Unknown(error.to_string())),
+            Err(CallError::NotSent(why)) => Err(Attempt::Again(
+                self.no_leader_kind(),
+                format!("the leader, node {leader}, cannot be reached: {why}"),
+            )),
+            Err(error @ (CallError::Lost(_) | CallError::Failed(_))) => {
+                Err(Attempt::Unknown(format!("the leader, node {leader}, did not answer: {error}")))
+            }
+        }
+    }
+
+    fn leader(&self) -> Leader {
+        let status = self.shared.consensus.status();
+        let status = status.borrow();
+        match (status.leading, status.leader) {
+            (Some(_), _) => Leader::Me,
+            (None, Some(node)) if node != self.shared.me => Leader::Other(node),
+            _ => Leader::None(self.no_leader_kind(), "no leader is elected".to_owned()),
+        }
+    }
+
+    /// Without a leader: is that because a majority is out of reach?
+    fn no_leader_kind(&self) -> Refusal {
+        let members = self.shared.consensus.progress().members;
+        let reachable = members.keys().filter(|id| **id == self.shared.me || self.shared.reach.report(**id).is_some());
+        if reachable.count() * 2 > members.len() { Refusal::NoLeader } else { Refusal::NoQuorum }
     }
 
     /// The cluster as this node sees it.
     pub fn cluster(&self) -> ClusterView {
-        ClusterView { me: 0, leader: None, term: 0, clock: Time::ZERO, cluster_id: String::new(), nodes: Vec::new() }
+        let shared = &self.shared;
+        let status = shared.consensus.status().borrow().clone();
+        let progress = shared.consensus.progress();
+        let nodes = progress.members.iter().map(|(id, peer)| {
+            let report = shared.reach.report(*id);
+            let mine = *id == shared.me;
+            let role = if status.leader == Some(*id) {
+                Some("leader".to_owned())
+            } else {
+                report.as_ref().map(|r| r.role.clone())
+            };
+            MemberView {
+                id: *id,
+                client: shared.consensus.client_of(*id),
+                peer: peer.clone(),
+                role: if mine { status.role.to_owned() } else { role.unwrap_or_else(|| "unknown".to_owned()) },
+                last_log: if mine { progress.last_log } else { report.as_ref().and_then(|report| report.last_log) },
+                applied: if mine { progress.applied } else { report.as_ref().and_then(|report| report.applied) },
+                reachable: mine || report.is_some(),
+            }
+        });
+        ClusterView {
+            me: shared.me,
+            leader: status.leader,
+            term: status.term,
+            clock: shared.proposer.time().unwrap_or_else(|| shared.consensus.applied_time()),
+            cluster_id: shared.consensus.cluster_id().to_owned(),
+            nodes: nodes.collect(),
+        }
     }
 
     /// The digest of this node's own state: not linearizable, for comparing replicas at equal `applied`.
     pub async fn digest(&self) -> DigestView {
-        std::future::pending().await
+        let (applied, digest, keys) = self.shared.consensus.digest().await;
+        let digest = digest.iter().fold(String::with_capacity(64), |mut text, byte| {
+            use std::fmt::Write;
+            // Writing into a string does not fail.
+            let _ = write!(text, "{byte:02x}");
+            text
+        });
+        DigestView { applied, digest, keys: keys as u64 }
     }
 
     /// The client address of the leader if that is another node.
     pub fn leader_elsewhere(&self) -> Option<String> {
-        None
+        let leader = self.shared.consensus.status().borrow().leader?;
+        if leader == self.shared.me { None } else { self.shared.consensus.client_of(leader) }
     }
 
     /// Whether this node should get traffic.
     pub fn readiness(&self) -> Readiness {
-        Readiness { checks: Vec::new() }
+        let status = self.shared.consensus.status().borrow().clone();
+        let leader = match status.leader {
+            Some(_) => Ok(()),
+            None => Err("no leader is known".to_owned()),
+        };
+        let draining = self.shared.draining.load(Ordering::Acquire);
+        let running = if draining { Err("this node is going down".to_owned()) } else { Ok(()) };
+        let consensus = status.fatal.map_or(Ok(()), Err);
+        Readiness { checks: vec![("consensus", consensus), ("leader", leader), ("running", running)] }
+    }
+}
+
+/// Where a request should go.
+enum Leader {
+    Me,
+    Other(u64),
+    None(Refusal, String),
+}
+
+/// The patience of one request that looks for a leader.
+struct Search {
+    status: watch::Receiver<Status>,
+    until: Deadline,
+    last: (Refusal, String),
+    over: bool,
+}
+
+impl Search {
+    fn failed(&mut self, refusal: Refusal, detail: String) {
+        self.last = (refusal, detail);
+    }
+
+    fn give_up(&mut self, refusal: Refusal, detail: String) {
+        self.last = (refusal, detail);
+        self.over = true;
+    }
+
+    /// Waits until another attempt makes sense, or says why there will be none.
+    async fn again(&mut self, deadline: Deadline) -> Result<(), Failure> {
+        if self.over || self.until.passed() || deadline.passed() {
+            let (refusal, detail) = (self.last.0, std::mem::take(&mut self.last.1));
+            return Err(Failure::Refused { refusal, detail, retry_after: RETRY_AFTER });
+        }
+        // Someone else may lead by then, or the same leader may have its quorum back.
+        let _ = tokio::time::timeout(RETRY_PAUSE, self.status.changed()).await;
+        Ok(())
+    }
+}
+
+fn refused<T>(reply: Reply) -> Attempt<T> {
+    match reply {
+        Reply::NotLeading => Attempt::Again(Refusal::NoLeader, "leadership is changing hands".to_owned()),
+        Reply::NoQuorum => Attempt::Again(Refusal::NoQuorum, "the leader does not reach a majority".to_owned()),
+        Reply::Overloaded => Attempt::GiveUp(Refusal::Overloaded, "the leader's queue is full".to_owned()),
+        Reply::Unknown(why) => Attempt::Unknown(why),
+        Reply::Decided(_) | Reply::Looked(_) | Reply::Report(_) => {
+            Attempt::Unknown("the leader answered another question".to_owned())
+        }
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl Shared {
+    /// Answers a question of another node, or of this one.
+    pub(super) async fn answer(&self, question: Question) -> Reply {
+        match question {
+            Question::Decide { acquire, within_ms } => {
+                self.decide_here(acquire, Deadline::after(Duration::from_millis(within_ms))).await
+            }
+            Question::Look { key, within_ms } => {
+                self.look_here(&key, Deadline::after(Duration::from_millis(within_ms))).await
+            }
+            Question::Report => {
+                let progress = self.consensus.progress();
+                let role = self.consensus.status().borrow().role.to_owned();
+                Reply::Report(Report { role, last_log: progress.last_log, applied: progress.applied })
+            }
+        }
+    }
+
+    async fn decide_here(&self, acquire: Acquire, deadline: Deadline) -> Reply {
+        let Some(waiting) = self.proposer.submit(acquire) else { return Reply::Overloaded };
+        match waiting.until(deadline).await {
+            Decided::Verdict(verdict) => Reply::Decided(verdict),
+            Decided::NotLeading => Reply::NotLeading,
+            Decided::NoQuorum => Reply::NoQuorum,
+            Decided::Unknown(why) => Reply::Unknown(why),
+        }
+    }
+
+    async fn look_here(&self, key: &Key, deadline: Deadline) -> Reply {
+        let confirmed = tokio::time::timeout_at(deadline.instant(), self.consensus.read_index()).await;
+        match confirmed {
+            Ok(Ok(())) => {}
+            Ok(Err(ReadRefused::NotLeading)) => return Reply::NotLeading,
+            Ok(Err(ReadRefused::NoQuorum)) | Err(_) => return Reply::NoQuorum,
+        }
+        // Without a timeline of its own (leadership was just lost) the state's own time is a lower bound all the same.
+        let (now, key) = self.consensus.view(key, self.proposer.time().unwrap_or(Time::ZERO));
+        Reply::Looked(Look { now, key })
     }
 }

@@ -1,5 +1,25 @@
-//! A running node and its [`Handle`].
+//! A running node: takes requests, finds the leader, batches, stamps, proposes, and answers with the right certainty.
+//!
+//! Invariants
+//! - No decision is made from a node's own state: it comes out of a committed log entry, or there is none.
+//! - A request is answered as refused only if it is certain that it was not applied; else the outcome is unknown.
+//! - One hop: a forwarded request is never forwarded again.
+//! - Everything that waits is bounded in number and time.
+//!
+//! Not here: how entries are agreed on and stored (`raft/`), what clients send (`http/`).
 
+mod forward;
 mod handle;
+mod options;
+mod proposer;
+mod reach;
+mod running;
+mod verdict;
+mod views;
 
-pub use handle::{ClusterView, DigestView, Failure, Handle, Look, MemberView, Readiness, Refusal, Verdict};
+pub use crate::raft::StartError;
+pub use handle::Handle;
+pub use options::Options;
+pub use running::{Node, start, start_with};
+pub use verdict::{Failure, Look, Refusal, Verdict};
+pub use views::{ClusterView, DigestView, MemberView, Readiness};

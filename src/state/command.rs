@@ -104,3 +104,40 @@ fn first_bytes_u64(hash: &blake3::Hash) -> u64 {
     let (head, _) = hash.as_bytes().split_first_chunk::<8>().expect("a hash has 32 bytes");
     u64::from_le_bytes(*head)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limiter::{Spacing, Span};
+
+    fn limit(rate: &str, max_reserved: u32) -> Limit {
+        Limit::Spacing(Spacing::new(rate.parse().unwrap(), Span::ZERO, max_reserved).unwrap())
+    }
+
+    #[test]
+    fn a_fingerprint_tells_every_difference_in_what_is_asked_for() {
+        let key = |text| Key::new(text).unwrap();
+        let some = limit("1/6s", 10);
+        let asked = [
+            Identity::of("id", &key("a"), Some(&some), 1),
+            Identity::of("id", &key("b"), Some(&some), 1),
+            Identity::of("id", &key("a"), Some(&some), 2),
+            Identity::of("id", &key("a"), None, 1),
+            Identity::of("id", &key("a"), Some(&limit("1/6s", 9)), 1),
+            Identity::of("id", &key("a"), Some(&limit("2/12s", 10)), 1),
+        ];
+        for (index, one) in asked.iter().enumerate() {
+            assert_eq!(one.id, asked[0].id, "the id is the id");
+            assert!(asked[..index].iter().all(|other| other.fingerprint != one.fingerprint), "{index}");
+        }
+        assert_ne!(Identity::of("other", &key("a"), Some(&some), 1).id, asked[0].id);
+    }
+
+    /// Retries from an older version of a node must meet what this one remembers.
+    #[test]
+    fn an_identity_is_for_ever() {
+        let identity = Identity::of("id", &Key::new("a").unwrap(), Some(&limit("1/6s", 10)), 1);
+        let (id, fingerprint) = (162_745_722_625_636_618_837_919_640_433_596_417_827, 1_458_172_209_062_913_572);
+        assert_eq!(identity, Identity { id, fingerprint });
+    }
+}

@@ -1,7 +1,23 @@
-//! The replicated state machine: commands in, outcomes out.
+//! The replicated state machine: batches of commands in, outcomes out.
+//!
+//! Invariants
+//! - Pure: the same batches in the same order give the same state, bit for bit, on every node. Time comes from the stamp
+//!   in the batch; nothing here reads a clock, a random number or the order of a hash map.
+//! - Whatever grows is bounded: keys by the batch's `keys_max`, request ids by `limits`, the work of forgetting either by
+//!   a number per entry.
+//! - A command that is not granted changes nothing.
+//!
+//! Not here: how entries get into an order everybody agrees on (`raft/`), and what a limit means (`limiter/`).
 
 mod command;
+mod keys;
+mod machine;
 mod outcome;
+mod requests;
+mod shards;
+mod snapshot;
 
 pub use command::{Acquire, Batch, Command, Identity, LeaderId, Stamp};
+pub use machine::{Frozen, Machine};
 pub use outcome::{Applied, Grant, KeyView, Outcome};
+pub use snapshot::SnapshotError;

@@ -42,7 +42,9 @@ fn every_setting_is_a_flag_with_its_default_and_variable_in_the_help() {
     let help = run(&mut quorate(&["node", "--help"])).out.split_whitespace().collect::<Vec<_>>().join(" ");
     for key in quorate::config::KEYS {
         assert!(help.contains(&format!("--{} ", key.flag())), "{}", key.name);
-        assert!(help.contains(&format!("[default: {}]", key.default.described())), "{}", key.name);
+        let default =
+            if key.name == "id" { "[required]".to_owned() } else { format!("[default: {}]", key.default.described()) };
+        assert!(help.contains(&default), "{}", key.name);
         assert!(help.contains(&format!("[env: {}]", key.variable())), "{}", key.name);
     }
     assert!(!help.contains("stop-with-stdin"), "that one is between us");

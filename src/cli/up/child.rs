@@ -5,13 +5,14 @@
 
 use super::layout::Place;
 use super::log;
+use crate::clock::Stopwatch;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
-use tokio::process::{Child, Command};
+use tokio::process::{Child, ChildStdin, Command};
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
 /// First pause before a dead child is started again, doubled up to the second.
 const PAUSE_MIN: Duration = Duration::from_millis(500);
@@ -49,9 +50,10 @@ pub(super) async fn keep_running(recipe: Recipe, news: mpsc::Sender<News>, mut s
     let id = recipe.place.id;
     let mut pause = PAUSE_MIN;
     loop {
-        let began = Instant::now();
-        let mut child = match start(&recipe) {
-            Ok(child) => child,
+        let began = Stopwatch::start();
+        let log_from = log::length(&recipe.log);
+        let (mut child, pipe) = match start(&recipe) {
+            Ok(started) => started,
             Err(error) => {
                 // Our own executable does not start: nothing gets better by trying again.
                 let _ = news.send(News::NotStarted { id, why: error.to_string() }).await;
@@ -61,13 +63,13 @@ pub(super) async fn keep_running(recipe: Recipe, news: mpsc::Sender<News>, mut s
         let _ = news.send(News::Started { id, pid: child.id().unwrap_or_default() }).await;
         let status = tokio::select! {
             status = child.wait() => status,
-            () = asked(&mut stop) => return end(child, recipe.patience).await,
+            () = asked(&mut stop) => return end(child, pipe, recipe.patience).await,
         };
         if began.elapsed() >= WELL_AFTER {
             pause = PAUSE_MIN;
         }
         let how = status.map_or_else(|error| error.to_string(), describe);
-        let last_lines = log::tail(&recipe.log, LAST_LINES);
+        let last_lines = log::tail(&recipe.log, log_from, LAST_LINES);
         let _ = news.send(News::Died { id, how, last_lines, again_in: pause }).await;
         tokio::select! {
             () = sleep(pause) => {}
@@ -82,9 +84,10 @@ async fn asked(stop: &mut watch::Receiver<bool>) {
     let _ = stop.wait_for(|stop| *stop).await;
 }
 
-fn start(recipe: &Recipe) -> std::io::Result<Child> {
+/// The child, and the pipe that it lives by. They are apart because waiting for a child closes the pipe it still has.
+fn start(recipe: &Recipe) -> std::io::Result<(Child, Option<ChildStdin>)> {
     let log = log::open(&recipe.log)?;
-    Command::new(&recipe.program)
+    let mut child = Command::new(&recipe.program)
         .args(&recipe.arguments)
         // Of the settings only those that were checked for all nodes alike are passed on: a file is for one.
         .env_remove("QUORATE_CONFIG")
@@ -94,12 +97,14 @@ fn start(recipe: &Recipe) -> std::io::Result<Child> {
         // A group of its own: Ctrl-C reaches us alone, and we stop the children in good order.
         .process_group(0)
         .kill_on_drop(true)
-        .spawn()
+        .spawn()?;
+    let pipe = child.stdin.take();
+    Ok((child, pipe))
 }
 
 /// Asks a child to stop and waits; past its patience it is killed.
-async fn end(mut child: Child, patience: Duration) -> bool {
-    drop(child.stdin.take());
+async fn end(mut child: Child, pipe: Option<ChildStdin>, patience: Duration) -> bool {
+    drop(pipe);
     if let Ok(status) = timeout(patience, child.wait()).await {
         return status.is_ok_and(|status| status.success());
     }

@@ -23,12 +23,18 @@ pub(super) fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().create(true).append(true).open(path)
 }
 
-/// The last lines of a log.
-pub(super) fn tail(path: &Path, lines_max: usize) -> Vec<String> {
+/// How long a log is now; 0 if there is none.
+pub(super) fn length(path: &Path) -> u64 {
+    fs::metadata(path).map_or(0, |file| file.len())
+}
+
+/// The last lines of a log from a position on; from its beginning if it is not as long.
+pub(super) fn tail(path: &Path, from: u64, lines_max: usize) -> Vec<String> {
     let read = || -> io::Result<String> {
         let mut file = File::open(path)?;
         let length = file.metadata()?.len();
-        file.seek(SeekFrom::Start(length.saturating_sub(LOOK_BYTES_MAX)))?;
+        let from = if from > length { 0 } else { from };
+        file.seek(SeekFrom::Start(from.max(length.saturating_sub(LOOK_BYTES_MAX))))?;
         let mut bytes = Vec::new();
         file.take(LOOK_BYTES_MAX).read_to_end(&mut bytes)?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
@@ -53,8 +59,7 @@ pub(super) struct Follower {
 impl Follower {
     /// Begins at the end of what is there now.
     pub(super) fn new(path: PathBuf) -> Self {
-        let at = fs::metadata(&path).map_or(0, |file| file.len());
-        Self { path, at }
+        Self { at: length(&path), path }
     }
 
     /// Warnings and errors since the last time, bounded. A log that cannot be read right now is read the next time.
@@ -117,7 +122,8 @@ mod tests {
             writeln!(log, "2026-01-01T00:00:02Z ERROR quorate: again").unwrap();
         }
         assert_eq!(follower.warnings().len(), WARNINGS_MAX + 1);
-        assert_eq!(tail(&path, 2).len(), 2);
-        assert_eq!(tail(Path::new("/nonexistent"), 2), [] as [String; 0]);
+        assert_eq!(tail(&path, 0, 2).len(), 2);
+        assert_eq!(tail(&path, length(&path), 2), [] as [String; 0]);
+        assert_eq!(tail(Path::new("/nonexistent"), 0, 2), [] as [String; 0]);
     }
 }

@@ -12,6 +12,7 @@ use super::exit::{Exit, Failure};
 use super::output::{self, Output};
 use crate::api::ClusterResponse;
 use crate::client::{Client, Options};
+use crate::clock::Stopwatch;
 use crate::config::{Config, Key, Layers};
 use child::{News, Recipe, keep_running};
 use layout::{Layout, Place};
@@ -23,7 +24,7 @@ use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::{MissedTickBehavior, interval};
 
 /// How often the cluster is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -98,7 +99,7 @@ struct Cluster {
     /// One client a node: who leads is asked of all, because any of them may be cut off.
     clients: Vec<Client>,
     report: Report,
-    began: Instant,
+    began: Stopwatch,
     ready: bool,
     slow: bool,
     leader: Option<u64>,
@@ -117,7 +118,7 @@ impl Cluster {
         for recipe in recipes {
             children.spawn(keep_running(recipe, tell.clone(), stops.clone()));
         }
-        let began = Instant::now();
+        let began = Stopwatch::start();
         Ok(Self { children, news, stop, logs, clients, report, began, ready: false, slow: false, leader: None })
     }
 

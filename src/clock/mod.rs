@@ -1,0 +1,42 @@
+//! The only readers of clocks, and the rule that turns their readings into cluster time.
+//!
+//! Time is data here: the leader stamps it into the log entry and everybody applies that. What a node adds of its own is
+//! one [`Reading`] per stamped entry, taken **after** the entry arrived and stored with it, never replicated.
+//!
+//! ```text
+//! on every election     (C, obs) = the last stamped entry in my own log order, or the snapshot's last stamp
+//!                       base     = (C, obs) if obs was read on my clocks and obs <= now on both, else (C, now)
+//! T(now)                = base.C + max(0, min(now.mono - base.mono, now.raw - base.raw))
+//! ```
+//!
+//! **Lemma.** For entries i before j in the log, stamped at real times `s_i` and `s_j`, `C_j - C_i <= (1 + r)(s_j - s_i)`,
+//! where r bounds only how *fast* a node's elapsed time may run. Freezes, pauses, late delivery and lost time waste
+//! capacity and nothing else. `tests/clock_model` checks it on random histories.
+//!
+//! Invariants
+//! - No wall clock. Nothing in a decision reads any clock but through [`Clocks`].
+//! - Never a maximum over observations: two nodes that continue from the latest time *each* of them knows are ahead of
+//!   one another in turn, and both grant. The last entry in log order is the one that everybody agrees on.
+//! - Every doubt (another boot, another time namespace, a reading from the future) is settled by losing elapsed time.
+//!
+//! What the caller owes to the rule
+//! - `obs` lives in the entry: truncation takes it along. After a snapshot, `obs` is the moment of installing.
+//! - An entry stamped by another leader id than its log id names was stamped on a timeline that had ended. Apply rejects
+//!   it, and **it is no base either**: its stamp may lie ahead of entries that stand before it in the log.
+//! - `T` is monotone, so apply's clamp `max(stamp, state.now)` has nothing to do unless a rule above was broken.
+//!
+//! Not here: who leads and what is in the log (`raft/`), what is done with the time (`state/`).
+
+mod manual;
+mod reading;
+mod stopwatch;
+mod system;
+mod timeline;
+mod watch;
+
+pub use manual::ManualClocks;
+pub use reading::{ClockId, Clocks, Reading};
+pub use stopwatch::{Deadline, Stopwatch};
+pub use system::SystemClocks;
+pub use timeline::Timeline;
+pub use watch::DriftWatch;

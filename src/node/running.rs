@@ -1,0 +1,157 @@
+//! Starting and stopping a node.
+
+use super::forward::{Question, Reply};
+use super::handle::{Handle, Shared};
+use super::options::Options;
+use super::proposer::Proposer;
+use super::reach::Reach;
+use crate::clock::{Clocks, SystemClocks};
+use crate::metric_names;
+use crate::raft::{self, Consensus, Forwarded, StartError, Status};
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+/// A running node. Dropping it stops it without ceremony.
+pub struct Node {
+    shared: Arc<Shared>,
+}
+
+/// Starts a node that talks to its peers on `peer_listener`.
+pub async fn start(options: &Options, peer_listener: TcpListener) -> Result<Node, StartError> {
+    let clocks =
+        SystemClocks::new().map_err(|error| StartError::Settings(format!("cannot read the clocks: {error}")))?;
+    start_with(options, peer_listener, Arc::new(clocks)).await
+}
+
+/// The same on other clocks: for tests.
+pub async fn start_with(
+    options: &Options,
+    peer_listener: TcpListener,
+    clocks: Arc<dyn Clocks>,
+) -> Result<Node, StartError> {
+    let desk = Arc::new(Desk::default());
+    let forwarded = Arc::clone(&desk) as Arc<dyn Forwarded>;
+    let consensus = Consensus::start(&options.consensus(), Arc::clone(&clocks), peer_listener, forwarded).await?;
+    let consensus = Arc::new(consensus);
+    let shared = Arc::new(Shared {
+        me: options.id,
+        proposer: Proposer::start(Arc::clone(&consensus), clocks, options.keys_max),
+        reach: Reach::start(options.id, &consensus),
+        request_timeout: options.request_timeout(),
+        draining: AtomicBool::new(false),
+        closed: AtomicBool::new(false),
+        consensus,
+    });
+    // Questions that arrived before this were answered "not leading", which was true.
+    let _ = desk.shared.set(Arc::downgrade(&shared));
+    tokio::spawn(follow_leader(options.id, shared.consensus.status()));
+    Ok(Node { shared })
+}
+
+impl Node {
+    /// What the rest of the program holds of this node.
+    pub fn handle(&self) -> Handle {
+        Handle::new(Arc::clone(&self.shared))
+    }
+
+    /// Resolves with the reason when this node cannot go on.
+    pub async fn failed(&self) -> String {
+        let mut status = self.shared.consensus.status();
+        tokio::select! {
+            reason = self.shared.consensus.disowned() => reason,
+            changed = status.wait_for(|status| status.fatal.is_some()) => match changed {
+                Ok(status) => status.fatal.clone().unwrap_or_default(),
+                Err(_) => "consensus has stopped".to_owned(),
+            },
+        }
+    }
+
+    /// Tells probes that this node should not get new traffic. It goes on serving.
+    pub fn begin_shutdown(&self) {
+        self.shared.draining.store(true, Ordering::Release);
+    }
+
+    /// Hands leadership over if this node leads, then stops and syncs. `within` bounds the hand-over.
+    pub async fn shutdown(self, within: Duration) {
+        self.begin_shutdown();
+        let handed_over = tokio::time::timeout(within, self.hand_over()).await;
+        if handed_over.is_err() {
+            tracing::warn!("nobody took over within {within:?}; the others will elect a leader");
+        }
+        self.shared.closed.store(true, Ordering::Release);
+        self.shared.consensus.shutdown().await;
+    }
+
+    /// Finishes what is in flight, lets queued requests wait, and asks the most advanced follower to lead.
+    async fn hand_over(&self) {
+        let consensus = &self.shared.consensus;
+        let mut status = consensus.status();
+        while let Some(leading) = { status.borrow_and_update().leading } {
+            let progress = consensus.progress();
+            let reachable = |id: &u64| *id != self.shared.me && self.shared.reach.report(*id).is_some();
+            let candidates = progress.matched.iter().filter(|(id, _)| reachable(id));
+            let Some((to, _)) = candidates.max_by_key(|(_, matched)| **matched) else { return };
+            tracing::info!(%leading, to, "handing leadership over");
+            self.shared.proposer.pause(Duration::from_secs(1)).await;
+            consensus.transfer_leader(*to).await;
+            // Another attempt if the first one came to nothing, within the caller's bound.
+            let _ =
+                tokio::time::timeout(Duration::from_secs(1), status.wait_for(|now| now.leading != Some(leading))).await;
+        }
+        // Requests that wait here are for the new leader, as soon as it is known.
+        let _ = status.wait_for(|now| now.leader.is_some()).await;
+        self.shared.proposer.resume();
+    }
+}
+
+/// Answers what peers forward.
+#[derive(Default)]
+struct Desk {
+    shared: OnceLock<Weak<Shared>>,
+}
+
+impl Forwarded for Desk {
+    fn serve(&self, request: Bytes) -> BoxFuture<'static, Bytes> {
+        let shared = self.shared.get().and_then(Weak::upgrade);
+        Box::pin(async move {
+            let reply = match (shared, raft::decode::<Question>(&request)) {
+                (Some(shared), Ok(question)) => shared.answer(question).await,
+                (None, _) => Reply::NotLeading,
+                (_, Err(error)) => {
+                    tracing::warn!(%error, "a peer asked what this version does not understand");
+                    Reply::NotLeading
+                }
+            };
+            raft::encode(&reply).into()
+        })
+    }
+}
+
+/// Keeps the leader metrics and says in the log when the leader changes.
+async fn follow_leader(me: u64, mut status: watch::Receiver<Status>) {
+    let mut known: Option<(u64, u64)> = None;
+    loop {
+        let (leader, term) = {
+            let status = status.borrow_and_update();
+            (status.leader, status.term)
+        };
+        metrics::gauge!(metric_names::HAS_LEADER).set(if leader.is_some() { 1.0 } else { 0.0 });
+        metrics::gauge!(metric_names::IS_LEADER).set(if leader == Some(me) { 1.0 } else { 0.0 });
+        if let Some(leader) = leader
+            && known != Some((term, leader))
+        {
+            if known.replace((term, leader)).is_some() {
+                metrics::counter!(metric_names::LEADER_CHANGES).increment(1);
+            }
+            tracing::info!(leader, term, "a leader is known");
+        }
+        if status.changed().await.is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,428 @@
+//! Consensus as the rest of the program sees it: propose, read, look who leads. The engine stays behind it.
+
+use super::identity::Identity;
+use super::link::CallError;
+use super::log_store::LogStore;
+use super::marker::{Marker, MarkerError};
+use super::network::Network;
+use super::server::{Forwarded, Server};
+use super::state_store::StateStore;
+use super::types::{TypeConfig, engine_leader_id, leader_id};
+use crate::clock::{Clocks, Reading};
+use crate::limiter::{Key, Time};
+use crate::state::{Applied, Batch, KeyView, LeaderId};
+use bytes::Bytes;
+use openraft::async_runtime::watch::WatchReceiver;
+use openraft::errors::RaftError;
+use openraft::errors::{
+    ClientWriteError, Fatal, ForwardReason, ForwardToLeader, InitializeError, LinearizableReadError,
+};
+use openraft::impls::ProgressResponder;
+use openraft::{BasicNode, Config, Raft, ReadPolicy, ServerState, SnapshotPolicy};
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use thiserror::Error;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+/// Log entries a follower may be behind before it gets a snapshot instead, and entries kept behind a snapshot: some ten
+/// seconds of peak load, so that a follower that paused catches up from the log.
+const LOG_KEEP_ENTRIES: u64 = 50_000;
+/// Entries in one message to a follower.
+const APPEND_ENTRIES_MAX: u64 = 128;
+/// How often the need for a snapshot is looked at.
+const SNAPSHOT_CHECK: Duration = Duration::from_secs(1);
+
+/// What consensus is started with.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// This node.
+    pub id: u64,
+    /// Its directory.
+    pub data: PathBuf,
+    /// Peer address of every member at the first start; ignored once there is data.
+    pub members: BTreeMap<u64, String>,
+    /// Name of the cluster: part of its id, so that two clusters never mix.
+    pub cluster: String,
+    /// Where this node's clients connect.
+    pub advertise: String,
+    /// Time between two heartbeats.
+    pub heartbeat_ms: u64,
+    /// Shortest time without a leader before an election.
+    pub election_ms_min: u64,
+    /// Longest such time; also how long a leader's lease lasts.
+    pub election_ms_max: u64,
+    /// Entries between two snapshots.
+    pub snapshot_every_entries: u64,
+}
+
+/// Why a node does not start.
+#[derive(Debug, Error)]
+pub enum StartError {
+    /// The directory is not this node's.
+    #[error(transparent)]
+    Marker(#[from] MarkerError),
+    /// The disk says no.
+    #[error("cannot open the {what} in {dir}: {error}")]
+    Disk {
+        /// Which part.
+        what: &'static str,
+        /// Where.
+        dir: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// Settings that cannot work.
+    #[error("{0}")]
+    Settings(String),
+    /// The engine refused.
+    #[error("cannot start consensus: {0}")]
+    Engine(String),
+}
+
+/// Who leads, as far as this node knows.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Status {
+    /// The current term.
+    pub term: u64,
+    /// The leader, if one is known.
+    pub leader: Option<u64>,
+    /// Set while this node leads: its term of office.
+    pub leading: Option<LeaderId>,
+    /// `leader`, `follower`, `candidate` or `learner`.
+    pub role: &'static str,
+    /// Set when consensus has stopped for good.
+    pub fatal: Option<String>,
+}
+
+/// Log positions of the members, as far as this node knows.
+#[derive(Debug, Clone, Default)]
+pub struct Progress {
+    /// This node's own last entry.
+    pub last_log: Option<u64>,
+    /// The last entry this node has applied.
+    pub applied: Option<u64>,
+    /// On a leader: the last entry known to be on each member.
+    pub matched: BTreeMap<u64, Option<u64>>,
+    /// All members and their peer addresses.
+    pub members: BTreeMap<u64, String>,
+}
+
+/// What became of a proposal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Proposed {
+    /// Committed and applied.
+    Applied(Applied),
+    /// Certainly not in the log: this node does not lead, or not any more.
+    NotLeading,
+    /// Certainly not in the log: no majority has confirmed this leader of late.
+    NoQuorum,
+    /// May or may not get committed.
+    Unknown(String),
+}
+
+/// Why a linearizable read is not possible here and now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ReadRefused {
+    /// This node does not lead.
+    NotLeading,
+    /// It leads, but no majority confirms it.
+    NoQuorum,
+}
+
+/// A running consensus engine.
+pub struct Consensus {
+    raft: Raft<TypeConfig, StateStore>,
+    log: LogStore,
+    state: StateStore,
+    network: Network,
+    identity: Arc<Identity>,
+    status: watch::Receiver<Status>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl Consensus {
+    /// Opens the directory, joins the cluster or forms it with the other members.
+    pub async fn start(
+        settings: &Settings,
+        clocks: Arc<dyn Clocks>,
+        listener: TcpListener,
+        forwarded: Arc<dyn Forwarded>,
+    ) -> Result<Self, StartError> {
+        let cluster = (!settings.members.is_empty()).then(|| cluster_id(&settings.cluster, &settings.members));
+        let marker = Marker::open(&settings.data, settings.id, cluster.as_deref())?;
+        let on_disk = |what, dir: &Path| {
+            let dir = dir.to_owned();
+            move |error| StartError::Disk { what, dir, error }
+        };
+        let identity = Identity::open(&settings.data, marker, settings.advertise.clone())
+            .map_err(on_disk("memory of peers", &settings.data))?;
+        let identity = Arc::new(identity);
+        let (log_dir, snapshot_dir) = (settings.data.join("log"), settings.data.join("snapshots"));
+        let log = LogStore::open(&log_dir, clocks).map_err(on_disk("log", &log_dir))?;
+        let state = StateStore::open(&snapshot_dir, log.clone()).map_err(on_disk("snapshot", &snapshot_dir))?;
+        let network = Network::new(Arc::clone(&identity));
+
+        let config = Arc::new(engine_config(settings)?);
+        let raft = Raft::new(settings.id, config, network.clone(), log.clone(), state.clone())
+            .await
+            .map_err(|fatal| StartError::Engine(fatal.to_string()))?;
+        let server = Server { identity: Arc::clone(&identity), raft: raft.clone(), state: state.clone(), forwarded };
+        let (sender, status) = watch::channel(Status::default());
+        let tasks = vec![
+            tokio::spawn(Arc::new(server).run(listener)),
+            tokio::spawn(follow_status(raft.clone(), sender)),
+            tokio::spawn(take_snapshots(raft.clone(), settings.snapshot_every_entries)),
+        ];
+        let consensus = Self { raft, log, state, network, identity, status, tasks };
+        consensus.form(settings).await?;
+        Ok(consensus)
+    }
+
+    /// On an empty log: writes the list of members, the same on every node, so that any start order forms one cluster.
+    async fn form(&self, settings: &Settings) -> Result<(), StartError> {
+        let initialized = self.raft.is_initialized().await.map_err(|fatal| StartError::Engine(fatal.to_string()))?;
+        if initialized || settings.members.is_empty() {
+            return Ok(());
+        }
+        let members: BTreeMap<u64, BasicNode> =
+            settings.members.iter().map(|(id, address)| (*id, BasicNode::new(address))).collect();
+        match self.raft.initialize(members).await {
+            Ok(()) | Err(RaftError::APIError(InitializeError::NotAllowed(_))) => Ok(()),
+            Err(error) => Err(StartError::Engine(error.to_string())),
+        }
+    }
+
+    /// Who leads; changes wake those who wait on it.
+    pub fn status(&self) -> watch::Receiver<Status> {
+        self.status.clone()
+    }
+
+    /// Log positions.
+    pub fn progress(&self) -> Progress {
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        let matched = metrics.replication.iter().flatten().map(|(id, log_id)| (*id, log_id.map(|id| id.index)));
+        Progress {
+            last_log: metrics.last_log_index,
+            applied: metrics.last_applied.map(|id| id.index),
+            matched: matched.collect(),
+            members: metrics.membership_config.nodes().map(|(id, node)| (*id, node.addr.clone())).collect(),
+        }
+    }
+
+    /// The id of the cluster.
+    pub fn cluster_id(&self) -> &str {
+        self.identity.cluster()
+    }
+
+    /// Client address of a node, once it is known.
+    pub fn client_of(&self, node: u64) -> Option<String> {
+        self.identity.client_of(node)
+    }
+
+    /// Resolves when a peer refuses this node because its directory was wiped.
+    pub async fn disowned(&self) -> String {
+        self.identity.disowned().await
+    }
+
+    /// The stamp that a new leader continues from, with this node's reading that belongs to it.
+    pub fn last_stamp(&self) -> Option<(Time, Reading)> {
+        self.log.last_stamp()
+    }
+
+    /// Puts an entry into the log if `leader` still leads, in the order of the calls. The answer comes when it is applied.
+    pub async fn propose(&self, leader: LeaderId, batch: Arc<Batch>) -> impl Future<Output = Proposed> + use<> {
+        let (responder, receiver) = ProgressResponder::complete_only();
+        let sent = self.raft.write(batch).with_leader(engine_leader_id(leader)).responder(responder).await;
+        async move {
+            if sent.is_err() {
+                return Proposed::NotLeading;
+            }
+            match receiver.await {
+                Ok(Ok(response)) => Proposed::Applied(response.data),
+                Ok(Err(ClientWriteError::ForwardToLeader(forward))) => not_leading(&forward),
+                Ok(Err(error)) => Proposed::Unknown(error.to_string()),
+                Err(_) => Proposed::Unknown("consensus stopped before the entry was applied".to_owned()),
+            }
+        }
+    }
+
+    /// Waits until a majority has confirmed that this node leads and everything committed before is applied here.
+    pub async fn read_index(&self) -> Result<(), ReadRefused> {
+        match self.raft.ensure_linearizable(ReadPolicy::ReadIndex).await {
+            Ok(_) => Ok(()),
+            Err(RaftError::APIError(LinearizableReadError::QuorumNotEnough(_))) => Err(ReadRefused::NoQuorum),
+            Err(RaftError::APIError(LinearizableReadError::ForwardToLeader(forward))) => {
+                let lost = forward.reason == ForwardReason::LeaseExpired;
+                Err(if lost { ReadRefused::NoQuorum } else { ReadRefused::NotLeading })
+            }
+            Err(RaftError::Fatal(_)) => Err(ReadRefused::NotLeading),
+        }
+    }
+
+    /// A key in this node's own state. Linearizable only right after [`Self::read_index`].
+    pub fn view(&self, key: &Key, now: Time) -> (Time, Option<KeyView>) {
+        let replica = self.state.read();
+        let now = now.max(replica.machine.now());
+        (now, replica.machine.view(key, now))
+    }
+
+    /// Cluster time as far as this node has applied.
+    pub fn applied_time(&self) -> Time {
+        self.state.read().machine.now()
+    }
+
+    /// The last applied index, the digest of the state there, and the number of keys.
+    pub async fn digest(&self) -> (u64, [u8; 32], usize) {
+        let (applied, frozen) = {
+            let replica = self.state.read();
+            (replica.applied.map_or(0, |id| id.index), replica.machine.freeze())
+        };
+        let keys = frozen.keys();
+        // A panic while hashing would be a defect; an empty digest shows it without taking the node down.
+        let digest = tokio::task::spawn_blocking(move || frozen.digest()).await.unwrap_or_default();
+        (applied, digest, keys)
+    }
+
+    /// Sends a request to another node, outside the log.
+    pub async fn forward(&self, target: u64, request: Bytes, within: Duration) -> Result<Bytes, CallError> {
+        let Some(address) = self.progress().members.get(&target).cloned() else {
+            return Err(CallError::NotSent(format!("node {target} is no member")));
+        };
+        self.network.peer(target, &address).forward.call(super::frame::Kind::Forward, request, within).await
+    }
+
+    /// Asks `to` to take over. It happens in the background, or not.
+    pub async fn transfer_leader(&self, to: u64) {
+        // A stopped engine has nothing to hand over.
+        let _ = self.raft.trigger().transfer_leader(to).await;
+    }
+
+    /// Stops and syncs what was written.
+    pub async fn shutdown(&self) {
+        if let Err(error) = self.raft.shutdown().await {
+            tracing::error!(%error, "consensus did not stop cleanly");
+        }
+        for task in &self.tasks {
+            task.abort();
+        }
+        if let Err(error) = self.log.sync().await {
+            tracing::error!(%error, "the log could not be synced at the end");
+        }
+    }
+}
+
+impl Drop for Consensus {
+    fn drop(&mut self) {
+        for task in &self.tasks {
+            task.abort();
+        }
+    }
+}
+
+fn not_leading(forward: &ForwardToLeader<TypeConfig>) -> Proposed {
+    if forward.reason == ForwardReason::LeaseExpired { Proposed::NoQuorum } else { Proposed::NotLeading }
+}
+
+/// The same for the same name and members, whatever their order.
+fn cluster_id(name: &str, members: &BTreeMap<u64, String>) -> String {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(name.as_bytes());
+    for (id, address) in members {
+        hasher.update(format!("\n{id}={address}").as_bytes());
+    }
+    hasher.finalize().to_hex().chars().take(16).collect()
+}
+
+fn engine_config(settings: &Settings) -> Result<Config, StartError> {
+    let config = Config {
+        cluster_name: settings.cluster.clone(),
+        heartbeat_interval: settings.heartbeat_ms,
+        election_timeout_min: settings.election_ms_min,
+        election_timeout_max: settings.election_ms_max,
+        // In a partial partition a leader without a majority falls silent for a while, so that others can elect one.
+        quorum_loss_probe_interval: Some(4 * settings.election_ms_max),
+        enable_pre_vote: Some(true),
+        enable_leader_restore: Some(false),
+        // Snapshots are triggered from outside: the engine's own policy purges while it applies.
+        snapshot_policy: SnapshotPolicy::Never,
+        replication_lag_threshold: LOG_KEEP_ENTRIES,
+        max_in_snapshot_log_to_keep: LOG_KEEP_ENTRIES,
+        purge_batch_size: 1_024,
+        max_payload_entries: APPEND_ENTRIES_MAX,
+        install_snapshot_timeout: 600_000,
+        ..Config::default()
+    };
+    config.validate().map_err(|error| StartError::Settings(error.to_string()))
+}
+
+/// Publishes who leads whenever that changes.
+async fn follow_status(raft: Raft<TypeConfig, StateStore>, sender: watch::Sender<Status>) {
+    let mut metrics = raft.metrics();
+    loop {
+        let status = {
+            let metrics = metrics.borrow_watched();
+            let leading = (metrics.state == ServerState::Leader && metrics.vote.committed)
+                .then(|| leader_id(&metrics.vote.leader_id));
+            Status {
+                term: metrics.current_term,
+                leader: metrics.current_leader,
+                leading,
+                role: role(metrics.state),
+                fatal: metrics.running_state.as_ref().err().map(fatal_reason),
+            }
+        };
+        sender.send_if_modified(|current| {
+            let changed = *current != status;
+            *current = status;
+            changed
+        });
+        if metrics.changed().await.is_err() {
+            sender.send_modify(|status| {
+                status.fatal.get_or_insert_with(|| "consensus has stopped".to_owned());
+            });
+            return;
+        }
+    }
+}
+
+fn fatal_reason(fatal: &Fatal<TypeConfig>) -> String {
+    match fatal {
+        Fatal::StorageError(error) => format!("the disk cannot be trusted any more: {error}"),
+        Fatal::Panicked => "the consensus engine panicked".to_owned(),
+        Fatal::Stopped => "consensus was stopped".to_owned(),
+    }
+}
+
+const fn role(state: ServerState) -> &'static str {
+    match state {
+        ServerState::Leader => "leader",
+        ServerState::Follower => "follower",
+        ServerState::Candidate => "candidate",
+        ServerState::Learner | ServerState::Shutdown => "learner",
+    }
+}
+
+/// Triggers a snapshot whenever enough has been applied since the last one.
+async fn take_snapshots(raft: Raft<TypeConfig, StateStore>, every_entries: u64) {
+    let mut triggered_at = 0;
+    loop {
+        tokio::time::sleep(SNAPSHOT_CHECK).await;
+        let (applied, snapshot) = {
+            let metrics = raft.metrics();
+            let metrics = metrics.borrow_watched();
+            (metrics.last_applied.map_or(0, |id| id.index), metrics.snapshot.map_or(0, |id| id.index))
+        };
+        if applied >= snapshot.max(triggered_at) + every_entries {
+            triggered_at = applied;
+            if raft.trigger().snapshot().await.is_err() {
+                return;
+            }
+        }
+    }
+}

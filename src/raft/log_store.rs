@@ -1,0 +1,365 @@
+//! The durable log and vote, in one ordered stream of checksummed records (crate `raft-log`).
+//!
+//! Invariants
+//! - An append is reported flushed, and a vote saved, only after `fdatasync` has returned.
+//! - A stamped entry and the local clock reading taken when it arrived are one record: they are written, truncated and
+//!   purged together. The reading is never replicated.
+//! - An error of the disk is final: the engine stops, and the process with it.
+//!
+//! Not here: what a stamp is good for (`clock/`).
+
+use super::codec::{self, WireLogId, WirePayload, WireVote};
+use super::types::{Entry, LogId, TypeConfig, Vote};
+use crate::clock::{Clocks, DriftWatch, Reading, Stopwatch};
+use crate::limiter::Time;
+use crate::metric_names;
+use openraft::storage::{IOFlushed, LogState, RaftLogStorage};
+use openraft::{OptionalSend, RaftLogReader};
+use raft_log::api::raft_log_writer::RaftLogWriter;
+use raft_log::codeq::{Decode, Encode};
+use raft_log::{Config, RaftLog, Types};
+use serde::{Deserialize, Serialize};
+use std::fmt::Debug;
+use std::io::{self, Read, Write};
+use std::ops::{Bound, RangeBounds};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// A file of the log; small ones make purging return space early.
+const CHUNK_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Entries kept in memory for replication, and their bytes.
+const CACHE_ENTRIES_MAX: usize = 100_000;
+const CACHE_BYTES_MAX: usize = 256 * 1024 * 1024;
+/// Largest record that is believed when reading.
+const RECORD_BYTES_MAX: u32 = 64 * 1024 * 1024;
+
+/// Types of the `raft-log` crate.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+struct LogTypes;
+
+impl Types for LogTypes {
+    type LogId = Framed<WireLogId>;
+    type LogPayload = Framed<StoredEntry>;
+    type Vote = StoredVote;
+    type Callback = Flushed;
+    type UserData = Framed<Stamped>;
+
+    fn log_index(log_id: &Self::LogId) -> u64 {
+        log_id.0.index
+    }
+
+    fn payload_size(payload: &Self::LogPayload) -> u64 {
+        match &payload.0.payload {
+            WirePayload::Batch(batch) => 64 + 128 * batch.commands.len() as u64,
+            WirePayload::Blank | WirePayload::Membership(_) => 256,
+        }
+    }
+}
+
+/// A value as one length-prefixed block of [`codec`] bytes.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Framed<T>(T);
+
+impl<T: Serialize> Encode for Framed<T> {
+    fn encode<W: Write>(&self, mut writer: W) -> io::Result<usize> {
+        let bytes = codec::encode(&self.0);
+        let length = u32::try_from(bytes.len()).map_err(io::Error::other)?;
+        writer.write_all(&length.to_le_bytes())?;
+        writer.write_all(&bytes)?;
+        Ok(4 + bytes.len())
+    }
+}
+
+impl<T: for<'de> Deserialize<'de>> Decode for Framed<T> {
+    fn decode<R: Read>(mut reader: R) -> io::Result<Self> {
+        let mut length = [0; 4];
+        reader.read_exact(&mut length)?;
+        let length = u32::from_le_bytes(length);
+        if length > RECORD_BYTES_MAX {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, format!("a record of {length} bytes")));
+        }
+        let mut bytes = Vec::new();
+        reader.take(u64::from(length)).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 != u64::from(length) {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        codec::decode(&bytes).map(Self)
+    }
+}
+
+/// An entry and when it arrived here.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct StoredEntry {
+    /// Set for stamped entries only.
+    obs: Option<Reading>,
+    payload: WirePayload,
+}
+
+/// A stamp and the local reading that belongs to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct Stamped {
+    time: Time,
+    obs: Reading,
+}
+
+/// A vote in the order the protocol gives it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct StoredVote(Framed<WireVote>);
+
+impl PartialOrd for StoredVote {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Vote::from(self.0.0).partial_cmp(&Vote::from(other.0.0))
+    }
+}
+
+impl Encode for StoredVote {
+    fn encode<W: Write>(&self, writer: W) -> io::Result<usize> {
+        self.0.encode(writer)
+    }
+}
+
+impl Decode for StoredVote {
+    fn decode<R: Read>(reader: R) -> io::Result<Self> {
+        Framed::decode(reader).map(Self)
+    }
+}
+
+/// Who waits for a sync, and since when.
+struct Flushed {
+    waiter: Waiter,
+    since: Stopwatch,
+}
+
+enum Waiter {
+    Engine(IOFlushed<TypeConfig>),
+    Caller(oneshot::Sender<io::Result<()>>),
+}
+
+impl raft_log::Callback for Flushed {
+    fn send(self, result: io::Result<()>) {
+        metrics::histogram!(metric_names::LOG_SYNC_DURATION).record(self.since.elapsed());
+        if let Err(error) = &result {
+            tracing::error!(%error, "the log could not be synced; this node will stop");
+        }
+        match self.waiter {
+            Waiter::Engine(callback) => callback.io_completed(result),
+            // A caller that went away learns nothing; the error itself stays with the log.
+            Waiter::Caller(sender) => drop(sender.send(result)),
+        }
+    }
+}
+
+/// The log of one node. Clones share it.
+#[derive(Clone)]
+pub struct LogStore {
+    shared: Arc<Mutex<Inner>>,
+    clocks: Arc<dyn Clocks>,
+}
+
+struct Inner {
+    log: RaftLog<LogTypes>,
+    /// The last validly stamped entry in log order, or what is left of it after a purge or a snapshot.
+    last: Option<Stamped>,
+    watch: DriftWatch,
+}
+
+impl LogStore {
+    /// Opens or creates the log in `dir`. A record torn by a crash is dropped at the very tail and refused elsewhere.
+    pub fn open(dir: &Path, clocks: Arc<dyn Clocks>) -> io::Result<Self> {
+        std::fs::create_dir_all(dir)?;
+        let dir = dir.to_str().ok_or_else(|| io::Error::other("the path of the log is not UTF-8"))?;
+        let mut config = Config::new(dir);
+        config.wal.flush_batch_wait = Some(Duration::ZERO);
+        config.wal.truncate_incomplete_record = Some(true);
+        config.wal.chunk_max_size = Some(CHUNK_BYTES_MAX);
+        config.wal.read_buffer_size = Some(1024 * 1024);
+        config.log_cache_max_items = Some(CACHE_ENTRIES_MAX);
+        config.log_cache_capacity = Some(CACHE_BYTES_MAX);
+        let log = RaftLog::open(Arc::new(config))?;
+        let mut inner = Inner { log, last: None, watch: DriftWatch::default() };
+        inner.last = inner.last_stamped_up_to(u64::MAX)?;
+        Ok(Self { shared: Arc::new(Mutex::new(inner)), clocks })
+    }
+
+    /// The stamp that a new leader continues from, with the reading of this node's clocks that belongs to it.
+    pub fn last_stamp(&self) -> Option<(Time, Reading)> {
+        self.lock().last.map(|stamped| (stamped.time, stamped.obs))
+    }
+
+    /// Index of the last entry, purged ones included.
+    pub(super) fn last_index(&self) -> Option<u64> {
+        let inner = self.lock();
+        let state = inner.log.log_state();
+        state.last().or(state.purged()).map(|id| id.0.index)
+    }
+
+    /// A snapshot whose last stamp is `time` takes the place of the log: the sender's readings mean nothing here, so the
+    /// reading that belongs to it is this instant's.
+    pub(super) fn snapshot_installed(&self, time: Time) {
+        let obs = self.clocks.read();
+        self.lock().last = Some(Stamped { time, obs });
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // A panic elsewhere does not make the log wrong: every change to it is one call.
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Syncs everything written so far and waits for it.
+    pub(super) async fn sync(&self) -> io::Result<()> {
+        let (sender, receiver) = oneshot::channel();
+        let since = Stopwatch::start();
+        self.lock().log.flush(true, Some(Flushed { waiter: Waiter::Caller(sender), since }))?;
+        receiver.await.map_err(|_| io::Error::other("the log's writer has stopped"))?
+    }
+}
+
+impl Inner {
+    /// Walks back from `index` to the first validly stamped entry: one step, as a rule.
+    fn last_stamped_up_to(&self, index: u64) -> io::Result<Option<Stamped>> {
+        let state = self.log.log_state();
+        let first = state.purged().map_or(0, |id| id.0.index + 1);
+        let Some(last) = state.last().map(|id| id.0.index.min(index)) else {
+            return Ok(state.user_data.as_ref().map(|floor| floor.0));
+        };
+        for at in (first..=last).rev() {
+            let Some(entry) = self.log.read(at, at + 1).next().transpose()? else { continue };
+            if let Some(stamped) = stamped(&entry.0.0, &entry.1.0) {
+                return Ok(Some(stamped));
+            }
+        }
+        Ok(state.user_data.as_ref().map(|floor| floor.0))
+    }
+
+    fn read(&self, range: &impl RangeBounds<u64>) -> io::Result<Vec<Entry>> {
+        let from = match range.start_bound() {
+            Bound::Included(at) => *at,
+            Bound::Excluded(at) => at + 1,
+            Bound::Unbounded => 0,
+        };
+        let to = match range.end_bound() {
+            Bound::Included(at) => at + 1,
+            Bound::Excluded(at) => *at,
+            Bound::Unbounded => u64::MAX,
+        };
+        if from >= to {
+            return Ok(Vec::new());
+        }
+        self.log
+            .read(from, to)
+            .map(|record| {
+                let (log_id, entry) = record?;
+                Ok(Entry { log_id: log_id.0.into(), payload: entry.0.payload.into() })
+            })
+            .collect()
+    }
+}
+
+/// The stamp of an entry, unless it has none or it was made on another leader's timeline (then apply rejects the entry, and
+/// its time must not be continued either).
+fn stamped(log_id: &WireLogId, entry: &StoredEntry) -> Option<Stamped> {
+    match (&entry.payload, entry.obs) {
+        (WirePayload::Batch(batch), Some(obs)) if batch.stamp.leader == log_id.leader => {
+            Some(Stamped { time: batch.stamp.time, obs })
+        }
+        _ => None,
+    }
+}
+
+impl RaftLogReader<TypeConfig> for LogStore {
+    async fn try_get_log_entries<RB: RangeBounds<u64> + Clone + Debug + OptionalSend>(
+        &mut self,
+        range: RB,
+    ) -> io::Result<Vec<Entry>> {
+        self.lock().read(&range)
+    }
+
+    async fn read_vote(&mut self) -> io::Result<Option<Vote>> {
+        Ok(self.lock().log.log_state().vote().map(|vote| vote.0.0.into()))
+    }
+}
+
+impl RaftLogStorage<TypeConfig> for LogStore {
+    type LogReader = Self;
+
+    async fn get_log_state(&mut self) -> io::Result<LogState<TypeConfig>> {
+        let inner = self.lock();
+        let state = inner.log.log_state();
+        let engine = |id: Option<&Framed<WireLogId>>| id.map(|id| LogId::from(id.0));
+        let purged = engine(state.purged());
+        Ok(LogState { last_purged_log_id: purged, last_log_id: engine(state.last()).or(purged) })
+    }
+
+    async fn get_log_reader(&mut self) -> Self {
+        self.clone()
+    }
+
+    async fn save_vote(&mut self, vote: &Vote) -> io::Result<()> {
+        self.lock().log.save_vote(StoredVote(Framed(vote.into())))?;
+        self.sync().await
+    }
+
+    /// Best effort: it only saves a restarted node from waiting for a leader, so it rides on the next sync.
+    async fn save_committed(&mut self, committed: Option<LogId>) -> io::Result<()> {
+        if let Some(committed) = committed {
+            self.lock().log.commit(Framed((&committed).into()))?;
+        }
+        Ok(())
+    }
+
+    async fn read_committed(&mut self) -> io::Result<Option<LogId>> {
+        let inner = self.lock();
+        let state = inner.log.log_state();
+        Ok(state.committed().map(|id| id.0.into()))
+    }
+
+    async fn append<I>(&mut self, entries: I, callback: IOFlushed<TypeConfig>) -> io::Result<()>
+    where
+        I: IntoIterator<Item = Entry> + OptionalSend,
+        I::IntoIter: OptionalSend,
+    {
+        let since = Stopwatch::start();
+        // Read after the entries arrived: an observation later than the truth only wastes time.
+        let obs = self.clocks.read();
+        let mut inner = self.lock();
+        let Inner { log, last, watch } = &mut *inner;
+        let records = entries.into_iter().map(|entry| {
+            let log_id = WireLogId::from(&entry.log_id);
+            let payload = WirePayload::from(&entry.payload);
+            let stored = StoredEntry { obs: matches!(payload, WirePayload::Batch(_)).then_some(obs), payload };
+            if let Some(stamped) = stamped(&log_id, &stored) {
+                *last = Some(stamped);
+                if let Some(ahead) = watch.observe(stamped.time, obs) {
+                    metrics::counter!(metric_names::CLOCK_ALARMS).increment(1);
+                    tracing::error!(leader = %log_id.leader, %ahead, "the leader's time runs faster than clocks may drift");
+                }
+            }
+            (Framed(log_id), Framed(stored))
+        });
+        log.append(records)?;
+        log.flush(true, Some(Flushed { waiter: Waiter::Engine(callback), since }))
+    }
+
+    async fn truncate_after(&mut self, last_log_id: Option<LogId>) -> io::Result<()> {
+        let mut inner = self.lock();
+        let keep = last_log_id.map_or(0, |id| id.index + 1);
+        if inner.log.log_state().last().is_none_or(|last| last.0.index < keep) {
+            return Ok(());
+        }
+        inner.log.truncate(keep)?;
+        inner.last = inner.last_stamped_up_to(u64::MAX)?;
+        Ok(())
+    }
+
+    async fn purge(&mut self, log_id: LogId) -> io::Result<()> {
+        let mut inner = self.lock();
+        let ends_inside = inner.log.log_state().last().is_some_and(|last| last.0.index >= log_id.index);
+        // What the log forgets of time is kept beside it. Past the end of the log a snapshot has just set it.
+        let floor = if ends_inside { inner.last_stamped_up_to(log_id.index)? } else { inner.last };
+        inner.log.save_user_data(floor.map(Framed))?;
+        inner.log.purge(Framed((&log_id).into()))?;
+        inner.log.flush(true, None)
+    }
+}

@@ -1,0 +1,31 @@
+//! Consensus and storage: the adapters between the engine (`openraft`), the disk and the network.
+//!
+//! Invariants
+//! - Nothing outside this module sees the engine or the log's crate.
+//! - Everything that leaves the process starts with a format byte of our own.
+//! - What was acknowledged is on disk; a disk that errs stops the node.
+//!
+//! Not here: batching, stamping and answering (`node/`), deciding (`state/`).
+
+mod codec;
+mod consensus;
+mod frame;
+mod identity;
+mod link;
+mod log_store;
+mod marker;
+mod network;
+mod server;
+mod snapshot_file;
+mod state_store;
+mod types;
+
+pub(crate) use codec::{decode, encode};
+pub use consensus::{Consensus, Progress, Proposed, ReadRefused, Settings, StartError, Status};
+pub use link::CallError;
+pub use log_store::LogStore;
+pub use marker::MarkerError;
+pub use server::Forwarded;
+pub use snapshot_file::SnapshotFile;
+pub use state_store::StateStore;
+pub use types::TypeConfig;

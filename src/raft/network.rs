@@ -1,0 +1,263 @@
+//! The engine's view of its peers: appends are pipelined on one connection, heartbeats, votes and snapshots have others, so
+//! that none waits behind another.
+//!
+//! Every call has a deadline. A dead peer is reported as unreachable, which makes the engine back off instead of spinning.
+
+use super::codec::{self, WireAppend, WireAppended, WireSnapshotHead, WireSnapshotResponse};
+use super::codec::{WireTransfer, WireVoteRequest, WireVoteResponse};
+use super::frame::Kind;
+use super::identity::Identity;
+use super::link::{CallError, Link, Pending};
+use super::snapshot_file::SnapshotFile;
+use super::types::{TypeConfig, Vote};
+use crate::limits::SNAPSHOT_CHUNK_BYTES;
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use futures::stream::BoxStream;
+use futures::{Stream, StreamExt};
+use openraft::alias::SnapshotOf;
+use openraft::errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Unreachable};
+use openraft::network::{Backoff, RPCOption};
+use openraft::raft::{
+    AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, StreamAppendResult, TransferLeaderRequest,
+    TransferLeaderResponse, VoteRequest, VoteResponse,
+};
+use openraft::{AnyError, BasicNode, OptionalSend, RaftNetworkFactory, RaftNetworkV2};
+use std::collections::HashMap;
+use std::io::Read;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+/// Appends on their way to one follower at once.
+const APPENDS_IN_FLIGHT_MAX: usize = 64;
+/// A follower's disk may stall; its heartbeats go on meanwhile. Past this its connection is made anew.
+const APPEND_DEADLINE: Duration = Duration::from_secs(3);
+/// For one chunk of a snapshot, and for installing it.
+const SNAPSHOT_CHUNK_DEADLINE: Duration = Duration::from_secs(10);
+const SNAPSHOT_INSTALL_DEADLINE: Duration = Duration::from_secs(600);
+
+/// All connections of a node to its peers.
+#[derive(Debug, Clone)]
+pub(super) struct Network {
+    identity: Arc<Identity>,
+    peers: Arc<Mutex<Peers>>,
+}
+
+/// By id and address: a member that moved gets new connections.
+type Peers = HashMap<(u64, String), Arc<Peer>>;
+
+/// The connections to one peer.
+#[derive(Debug)]
+pub(super) struct Peer {
+    append: Arc<Link>,
+    heartbeat: Arc<Link>,
+    control: Arc<Link>,
+    snapshot: Arc<Link>,
+    /// For what a node forwards to its leader.
+    pub(super) forward: Arc<Link>,
+}
+
+impl Network {
+    pub(super) fn new(identity: Arc<Identity>) -> Self {
+        Self { identity, peers: Arc::default() }
+    }
+
+    /// The connections to a peer, made when first used.
+    pub(super) fn peer(&self, target: u64, address: &str) -> Arc<Peer> {
+        let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        let peer = peers.entry((target, address.to_owned())).or_insert_with(|| {
+            let link = || Arc::new(Link::new(target, address.to_owned(), Arc::clone(&self.identity)));
+            Arc::new(Peer { append: link(), heartbeat: link(), control: link(), snapshot: link(), forward: link() })
+        });
+        Arc::clone(peer)
+    }
+}
+
+impl RaftNetworkFactory<TypeConfig> for Network {
+    type Network = Client;
+
+    async fn new_client(&mut self, target: u64, node: &BasicNode) -> Client {
+        let peer = self.peer(target, &node.addr);
+        Client { appends: Arc::clone(&peer.append), peer }
+    }
+
+    async fn new_heartbeat_client(&mut self, target: u64, node: &BasicNode) -> Client {
+        let peer = self.peer(target, &node.addr);
+        Client { appends: Arc::clone(&peer.heartbeat), peer }
+    }
+}
+
+/// What the engine holds of one peer.
+pub(super) struct Client {
+    peer: Arc<Peer>,
+    appends: Arc<Link>,
+}
+
+fn unreachable(error: &CallError) -> RPCError<TypeConfig> {
+    RPCError::Unreachable(Unreachable::new(&AnyError::error(error)))
+}
+
+fn garbled(error: &std::io::Error) -> RPCError<TypeConfig> {
+    RPCError::Network(NetworkError::new(&AnyError::error(error)))
+}
+
+impl Client {
+    async fn ask(&self, kind: Kind, body: Vec<u8>, within: Duration) -> Result<Bytes, RPCError<TypeConfig>> {
+        self.peer.control.call(kind, body.into(), within).await.map_err(|error| unreachable(&error))
+    }
+
+    /// Sends the bytes of a snapshot, one chunk after the other.
+    async fn send_snapshot(&self, vote: Vote, mut snapshot: SnapshotFile) -> Result<Bytes, StreamingError<TypeConfig>> {
+        let link = &self.peer.snapshot;
+        let lost = |error: CallError| StreamingError::from(unreachable(&error));
+        let broken = |error: std::io::Error| StreamingError::from(garbled(&error));
+        let head = WireSnapshotHead { vote: (&vote).into(), file_bytes: snapshot.bytes().map_err(broken)? };
+        link.call(Kind::SnapshotHead, codec::encode(&head).into(), SNAPSHOT_CHUNK_DEADLINE).await.map_err(lost)?;
+        snapshot.rewound().map_err(broken)?;
+        loop {
+            let read = tokio::task::spawn_blocking(move || {
+                let mut chunk = Vec::with_capacity(SNAPSHOT_CHUNK_BYTES);
+                let file = snapshot.file();
+                file.take(SNAPSHOT_CHUNK_BYTES as u64).read_to_end(&mut chunk).map(|_| (snapshot, chunk))
+            });
+            let chunk;
+            (snapshot, chunk) = read.await.map_err(std::io::Error::other).and_then(|read| read).map_err(broken)?;
+            if chunk.is_empty() {
+                break;
+            }
+            link.call(Kind::SnapshotChunk, chunk.into(), SNAPSHOT_CHUNK_DEADLINE).await.map_err(lost)?;
+        }
+        link.call(Kind::SnapshotEnd, Bytes::new(), SNAPSHOT_INSTALL_DEADLINE).await.map_err(lost)
+    }
+}
+
+impl RaftNetworkV2<TypeConfig> for Client {
+    type SnapshotData = SnapshotFile;
+
+    async fn append_entries(
+        &mut self,
+        request: AppendEntriesRequest<TypeConfig>,
+        option: RPCOption,
+    ) -> Result<AppendEntriesResponse<TypeConfig>, RPCError<TypeConfig>> {
+        let input = futures::stream::iter([request]);
+        let mut output = self.stream_append(input, option).await?;
+        let result =
+            output.next().await.unwrap_or_else(|| Err(unreachable(&CallError::Lost("the stream ended".to_owned()))))?;
+        Ok(result.into())
+    }
+
+    fn stream_append<S>(
+        &mut self,
+        input: S,
+        option: RPCOption,
+    ) -> BoxFuture<
+        '_,
+        Result<BoxStream<'_, Result<StreamAppendResult<TypeConfig>, RPCError<TypeConfig>>>, RPCError<TypeConfig>>,
+    >
+    where
+        S: Stream<Item = AppendEntriesRequest<TypeConfig>> + OptionalSend + Unpin + 'static,
+    {
+        Box::pin(async move {
+            let within = option.soft_ttl().max(Duration::from_millis(100));
+            let connected = tokio::time::timeout(within, self.appends.connected()).await;
+            let live = connected
+                .map_err(|_| unreachable(&CallError::NotSent("not connected in time".to_owned())))?
+                .map_err(|error| unreachable(&CallError::NotSent(error.to_string())))?;
+            let stream = self.appends.next_stream();
+            let (sender, receiver) = mpsc::channel::<Result<Pending, CallError>>(APPENDS_IN_FLIGHT_MAX);
+            tokio::spawn(pump(input, stream, live, sender));
+            let output = futures::stream::unfold(Some(receiver), |state| async move {
+                let mut receiver = state?;
+                let result = appended(receiver.recv().await?).await;
+                let goes_on = matches!(result, Ok(Ok(_)));
+                Some((result, goes_on.then_some(receiver)))
+            });
+            Ok(output.boxed())
+        })
+    }
+
+    async fn vote(
+        &mut self,
+        request: VoteRequest<TypeConfig>,
+        option: RPCOption,
+    ) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
+        let body = codec::encode(&WireVoteRequest::from(&request));
+        let answer = self.ask(Kind::Vote, body, option.soft_ttl()).await?;
+        codec::decode::<WireVoteResponse>(&answer).map(Into::into).map_err(|error| garbled(&error))
+    }
+
+    async fn pre_vote(
+        &mut self,
+        request: VoteRequest<TypeConfig>,
+        option: RPCOption,
+    ) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
+        let body = codec::encode(&WireVoteRequest::from(&request));
+        let answer = self.ask(Kind::PreVote, body, option.soft_ttl()).await?;
+        codec::decode::<WireVoteResponse>(&answer).map(Into::into).map_err(|error| garbled(&error))
+    }
+
+    async fn transfer_leader(
+        &mut self,
+        request: TransferLeaderRequest<TypeConfig>,
+        option: RPCOption,
+    ) -> Result<TransferLeaderResponse<TypeConfig>, RPCError<TypeConfig>> {
+        let body = codec::encode(&WireTransfer::from(&request));
+        self.ask(Kind::Transfer, body, option.soft_ttl()).await?;
+        Ok(Ok(()))
+    }
+
+    async fn full_snapshot(
+        &mut self,
+        vote: Vote,
+        snapshot: SnapshotOf<TypeConfig, SnapshotFile>,
+        cancel: impl Future<Output = ReplicationClosed> + OptionalSend + 'static,
+        _option: RPCOption,
+    ) -> Result<SnapshotResponse<TypeConfig>, StreamingError<TypeConfig>> {
+        let answer = tokio::select! {
+            closed = cancel => return Err(closed.into()),
+            sent = self.send_snapshot(vote, snapshot.snapshot) => sent?,
+        };
+        codec::decode::<WireSnapshotResponse>(&answer).map(Into::into).map_err(|error| garbled(&error).into())
+    }
+
+    fn backoff(&self) -> Option<Backoff> {
+        Some(Backoff::new(std::iter::repeat(Duration::from_millis(100))))
+    }
+}
+
+/// Sends appends as the engine makes them, until it wants no more answers.
+async fn pump(
+    mut input: impl Stream<Item = AppendEntriesRequest<TypeConfig>> + Unpin,
+    stream: u64,
+    live: Arc<super::link::Live>,
+    answers: mpsc::Sender<Result<Pending, CallError>>,
+) {
+    loop {
+        let request = tokio::select! {
+            request = input.next() => request,
+            () = answers.closed() => None,
+        };
+        let Some(request) = request else { return };
+        let body = codec::encode(&WireAppend::new(stream, &request));
+        let pending = live.send(Kind::Append, body.into()).await;
+        let failed = pending.is_err();
+        if answers.send(pending).await.is_err() || failed {
+            return;
+        }
+    }
+}
+
+/// Waits for the answer to one append.
+async fn appended(pending: Result<Pending, CallError>) -> Result<StreamAppendResult<TypeConfig>, RPCError<TypeConfig>> {
+    let pending = pending.map_err(|error| unreachable(&error))?;
+    let live = Arc::clone(pending.live());
+    match pending.answer(APPEND_DEADLINE).await {
+        Ok(body) => codec::decode::<WireAppended>(&body).map(Into::into).map_err(|error| garbled(&error)),
+        Err(error) => {
+            // Answers come in order here: when one is missing, those after it are too.
+            live.break_off("an append was not answered");
+            Err(unreachable(&error))
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! Snapshots as files: written aside, synced, renamed, and checked whenever they are read.
+//!
+//! ```text
+//! "QUORATE" · format byte · length of head (u32) · head · state · BLAKE3 of all of it
+//! ```
+//! There is one current snapshot. A file is complete or it does not have its name: a crash leaves at most a temporary
+//! file, which the next start removes. A damaged current snapshot stops the node, because the log behind it is gone.
+
+use super::codec::{self, WireSnapshotMeta};
+use crate::limits::SNAPSHOT_BYTES_MAX;
+use crate::state::{Frozen, Machine};
+use std::fs::{self, File};
+use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const MAGIC: &[u8; 7] = b"QUORATE";
+const HASH_BYTES: usize = 32;
+const HEAD_BYTES_MAX: u32 = 1 << 20;
+const CURRENT: &str = "current.snapshot";
+const TEMPORARY_SUFFIX: &str = ".tmp";
+
+/// An open snapshot. It stays readable when another takes its name.
+#[derive(Debug)]
+pub struct SnapshotFile {
+    file: File,
+    path: PathBuf,
+}
+
+/// The directory snapshots live in.
+#[derive(Debug)]
+pub(super) struct SnapshotDir {
+    dir: PathBuf,
+    counter: AtomicU64,
+}
+
+impl SnapshotDir {
+    /// Opens or creates the directory and removes what a crash left half written.
+    pub(super) fn open(dir: &Path) -> io::Result<Self> {
+        fs::create_dir_all(dir)?;
+        for entry in fs::read_dir(dir)? {
+            let path = entry?.path();
+            if path.to_string_lossy().ends_with(TEMPORARY_SUFFIX) {
+                fs::remove_file(&path)?;
+            }
+        }
+        Ok(Self { dir: dir.to_owned(), counter: AtomicU64::new(0) })
+    }
+
+    /// The current snapshot, if there is one.
+    pub(super) fn current(&self) -> io::Result<Option<SnapshotFile>> {
+        let path = self.dir.join(CURRENT);
+        match File::open(&path) {
+            Ok(file) => Ok(Some(SnapshotFile { file, path })),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Writes a snapshot under a temporary name. It is synced, but not current yet.
+    pub(super) fn write(&self, meta: &WireSnapshotMeta, state: &Frozen) -> io::Result<SnapshotFile> {
+        let mut incoming = self.incoming()?;
+        let head = codec::encode(meta);
+        let head_bytes = u32::try_from(head.len()).map_err(io::Error::other)?;
+        let mut out = Hashing { inner: BufWriter::new(&mut incoming.file), hasher: blake3::Hasher::new() };
+        out.write_all(MAGIC)?;
+        out.write_all(&[codec::FORMAT])?;
+        out.write_all(&head_bytes.to_le_bytes())?;
+        out.write_all(&head)?;
+        state.write(&mut out)?;
+        let hash = out.hasher.finalize();
+        out.inner.write_all(hash.as_bytes())?;
+        out.inner.flush()?;
+        drop(out);
+        incoming.file.sync_all()?;
+        Ok(incoming)
+    }
+
+    /// An empty temporary file for bytes that arrive from a peer.
+    pub(super) fn incoming(&self) -> io::Result<SnapshotFile> {
+        let number = self.counter.fetch_add(1, Ordering::Relaxed);
+        let path = self.dir.join(format!("{number}{TEMPORARY_SUFFIX}"));
+        let file = File::options().read(true).write(true).create(true).truncate(true).open(&path)?;
+        Ok(SnapshotFile { file, path })
+    }
+
+    /// Makes a complete file the current snapshot, durably.
+    pub(super) fn make_current(&self, snapshot: &mut SnapshotFile) -> io::Result<()> {
+        let current = self.dir.join(CURRENT);
+        if snapshot.path == current {
+            return Ok(());
+        }
+        snapshot.file.sync_all()?;
+        fs::rename(&snapshot.path, &current)?;
+        File::open(&self.dir)?.sync_all()?;
+        snapshot.path = current;
+        Ok(())
+    }
+}
+
+impl SnapshotFile {
+    /// Size of the file.
+    pub(super) fn bytes(&self) -> io::Result<u64> {
+        Ok(self.file.metadata()?.len())
+    }
+
+    /// The file, from its beginning.
+    pub(super) fn rewound(&mut self) -> io::Result<&mut File> {
+        self.file.seek(SeekFrom::Start(0))?;
+        Ok(&mut self.file)
+    }
+
+    /// The file, where it stands.
+    pub(super) const fn file(&mut self) -> &mut File {
+        &mut self.file
+    }
+
+    /// Another handle on the same bytes, from the beginning, whatever name they have by then.
+    pub(super) fn reopen(&self) -> io::Result<Self> {
+        Ok(Self { file: File::open(&self.path)?, path: self.path.clone() })
+    }
+
+    /// Checks the whole file against its hash and returns what it says of itself.
+    pub(super) fn verify(&mut self) -> io::Result<WireSnapshotMeta> {
+        let bytes = self.bytes()?;
+        let body = bytes.checked_sub(HASH_BYTES as u64).ok_or_else(|| damaged("it is too short"))?;
+        if bytes > SNAPSHOT_BYTES_MAX {
+            return Err(damaged("it is larger than any snapshot may be"));
+        }
+        let mut input = BufReader::new(self.rewound()?);
+        let mut hasher = blake3::Hasher::new();
+        io::copy(&mut (&mut input).take(body), &mut hasher)?;
+        let mut hash = [0; HASH_BYTES];
+        input.read_exact(&mut hash)?;
+        if hasher.finalize() != blake3::Hash::from_bytes(hash) {
+            return Err(damaged("its checksum does not match"));
+        }
+        read_head(&mut BufReader::new(self.rewound()?))
+    }
+
+    /// Checks the file and reads the state in it.
+    pub(super) fn load(&mut self) -> io::Result<(WireSnapshotMeta, Machine)> {
+        self.verify()?;
+        let mut input = BufReader::new(self.rewound()?);
+        let meta = read_head(&mut input)?;
+        let machine = Machine::read(&mut input).map_err(|error| damaged(&error.to_string()))?;
+        Ok((meta, machine))
+    }
+}
+
+/// What never became current is of no use to anybody.
+impl Drop for SnapshotFile {
+    fn drop(&mut self) {
+        if self.path.to_string_lossy().ends_with(TEMPORARY_SUFFIX) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn read_head(input: &mut impl Read) -> io::Result<WireSnapshotMeta> {
+    let mut start = [0; MAGIC.len() + 1 + 4];
+    input.read_exact(&mut start)?;
+    let (magic, rest) = start.split_at(MAGIC.len());
+    if magic != MAGIC {
+        return Err(damaged("it does not begin like one"));
+    }
+    if rest[0] != codec::FORMAT {
+        return Err(damaged(&format!("format {} is not known to this version", rest[0])));
+    }
+    let head_bytes = u32::from_le_bytes([rest[1], rest[2], rest[3], rest[4]]);
+    if head_bytes > HEAD_BYTES_MAX {
+        return Err(damaged("its head is too long"));
+    }
+    let mut head = vec![0; head_bytes as usize];
+    input.read_exact(&mut head)?;
+    codec::decode(&head)
+}
+
+fn damaged(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("this is no usable snapshot: {what}"))
+}
+
+/// Hashes what passes through.
+struct Hashing<W> {
+    inner: W,
+    hasher: blake3::Hasher,
+}
+
+impl<W: Write> Write for Hashing<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.inner.write(bytes)?;
+        self.hasher.update(&bytes[..written]);
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}

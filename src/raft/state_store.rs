@@ -1,0 +1,194 @@
+//! The state machine as the engine drives it: in memory, rebuilt from the last snapshot and the log after it.
+//!
+//! Applying takes a lock for one entry at a time. Snapshots are frozen under that lock, which costs reference counts, and
+//! written outside it.
+
+use super::codec::WireSnapshotMeta;
+use super::log_store::LogStore;
+use super::snapshot_file::{SnapshotDir, SnapshotFile};
+use super::types::{LogId, StoredMembership, TypeConfig, leader_id};
+use crate::metric_names;
+use crate::state::{Applied, Frozen, Machine};
+use futures::{Stream, TryStreamExt};
+use openraft::alias::{SnapshotMetaOf, SnapshotOf};
+use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine};
+use openraft::{EntryPayload, OptionalSend};
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// The state of one node. Clones share it.
+#[derive(Clone)]
+pub struct StateStore {
+    shared: Arc<RwLock<Replica>>,
+    snapshots: Arc<SnapshotDir>,
+    log: LogStore,
+}
+
+/// The machine and how far it got.
+#[derive(Debug, Default)]
+pub(super) struct Replica {
+    pub(super) machine: Machine,
+    pub(super) applied: Option<LogId>,
+    membership: StoredMembership,
+}
+
+impl StateStore {
+    /// Loads the current snapshot, if there is one. A damaged one is an error: the log behind it is gone.
+    pub fn open(dir: &Path, log: LogStore) -> io::Result<Self> {
+        let snapshots = SnapshotDir::open(dir)?;
+        let mut replica = Replica::default();
+        if let Some(mut current) = snapshots.current()? {
+            let (meta, machine) = current.load()?;
+            replica = Replica { applied: meta.last.map(LogId::from), membership: meta.membership.into(), machine };
+            let snapshot_index = replica.applied.map(|id| id.index);
+            if snapshot_index > log.last_index() {
+                // Stopped between installing a snapshot and dropping the log it replaced.
+                log.snapshot_installed(replica.machine.now());
+            }
+        }
+        Ok(Self { shared: Arc::new(RwLock::new(replica)), snapshots: Arc::new(snapshots), log })
+    }
+
+    /// The state as applied so far.
+    pub(super) fn read(&self) -> RwLockReadGuard<'_, Replica> {
+        self.shared.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Replica> {
+        self.shared.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A temporary file for a snapshot that arrives.
+    pub(super) fn incoming_snapshot(&self) -> io::Result<SnapshotFile> {
+        self.snapshots.incoming()
+    }
+
+    fn meta(replica: &Replica) -> SnapshotMetaOf<TypeConfig> {
+        SnapshotMetaOf::<TypeConfig> { last_log_id: replica.applied, last_membership: replica.membership.clone() }
+    }
+}
+
+/// Applies one entry and says what came of it.
+fn apply(
+    replica: &mut Replica,
+    log_id: LogId,
+    payload: &EntryPayload<Arc<crate::state::Batch>, u64, openraft::BasicNode>,
+) -> Applied {
+    replica.applied = Some(log_id);
+    match payload {
+        EntryPayload::Blank => Applied::Nothing,
+        EntryPayload::Normal(batch) => {
+            let applied = replica.machine.apply(leader_id(&log_id.leader_id), batch);
+            if applied == Applied::StaleStamp {
+                metrics::counter!(metric_names::STALE_STAMPS).increment(1);
+            }
+            applied
+        }
+        EntryPayload::Membership(membership) => {
+            replica.membership = StoredMembership::new(Some(log_id), membership.clone());
+            Applied::Nothing
+        }
+    }
+}
+
+impl RaftStateMachine<TypeConfig> for StateStore {
+    type SnapshotData = SnapshotFile;
+    type SnapshotBuilder = Builder;
+
+    async fn applied_state(&mut self) -> io::Result<(Option<LogId>, StoredMembership)> {
+        let replica = self.read();
+        Ok((replica.applied, replica.membership.clone()))
+    }
+
+    async fn apply<Strm>(&mut self, mut entries: Strm) -> io::Result<()>
+    where
+        Strm: Stream<Item = Result<EntryResponder<TypeConfig>, io::Error>> + Unpin + OptionalSend,
+    {
+        while let Some((entry, responder)) = entries.try_next().await? {
+            let applied = apply(&mut self.write(), entry.log_id, &entry.payload);
+            if let Some(responder) = responder {
+                responder.send(applied);
+            }
+        }
+        let replica = self.read();
+        metrics::gauge!(metric_names::KEYS).set(metric_names::gauge_value(replica.machine.keys() as u64));
+        metrics::gauge!(metric_names::REQUEST_IDS).set(metric_names::gauge_value(replica.machine.request_ids() as u64));
+        Ok(())
+    }
+
+    async fn get_snapshot_builder(&mut self) -> Builder {
+        let replica = self.read();
+        Builder {
+            state: Arc::new(replica.machine.freeze()),
+            meta: Self::meta(&replica),
+            snapshots: Arc::clone(&self.snapshots),
+        }
+    }
+
+    async fn install_snapshot(&mut self, meta: &SnapshotMetaOf<TypeConfig>, snapshot: SnapshotFile) -> io::Result<()> {
+        let snapshots = Arc::clone(&self.snapshots);
+        let mut snapshot = snapshot;
+        let (said, machine) = blocking(move || {
+            let loaded = snapshot.load()?;
+            snapshots.make_current(&mut snapshot)?;
+            Ok(loaded)
+        })
+        .await?;
+        if said.last.map(LogId::from) != meta.last_log_id {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the snapshot is not the one that was announced"));
+        }
+        let time = machine.now();
+        *self.write() = Replica { machine, applied: meta.last_log_id, membership: meta.last_membership.clone() };
+        if meta.last_log_id.map(|id| id.index) > self.log.last_index() {
+            self.log.snapshot_installed(time);
+        }
+        Ok(())
+    }
+
+    async fn get_current_snapshot(&mut self) -> io::Result<Option<SnapshotOf<TypeConfig, SnapshotFile>>> {
+        let snapshots = Arc::clone(&self.snapshots);
+        blocking(move || {
+            let Some(mut snapshot) = snapshots.current()? else { return Ok(None) };
+            let said = snapshot.verify()?;
+            let meta = SnapshotMetaOf::<TypeConfig> {
+                last_log_id: said.last.map(LogId::from),
+                last_membership: said.membership.into(),
+            };
+            Ok(Some(SnapshotOf::<TypeConfig, SnapshotFile> { meta, snapshot }))
+        })
+        .await
+    }
+}
+
+/// Writes one frozen state.
+pub struct Builder {
+    state: Arc<Frozen>,
+    meta: SnapshotMetaOf<TypeConfig>,
+    snapshots: Arc<SnapshotDir>,
+}
+
+impl RaftSnapshotBuilder<TypeConfig> for Builder {
+    type SnapshotData = SnapshotFile;
+
+    async fn build_snapshot(&mut self) -> io::Result<SnapshotOf<TypeConfig, SnapshotFile>> {
+        let (state, snapshots) = (Arc::clone(&self.state), Arc::clone(&self.snapshots));
+        let head = WireSnapshotMeta {
+            last: self.meta.last_log_id.as_ref().map(Into::into),
+            membership: (&self.meta.last_membership).into(),
+        };
+        let snapshot = blocking(move || {
+            let mut snapshot = snapshots.write(&head, &state)?;
+            snapshots.make_current(&mut snapshot)?;
+            snapshot.reopen()
+        })
+        .await?;
+        tracing::info!(last = ?self.meta.last_log_id.map(|id| id.index), keys = self.state.keys(), "snapshot written");
+        Ok(SnapshotOf::<TypeConfig, SnapshotFile> { meta: self.meta.clone(), snapshot })
+    }
+}
+
+/// Runs file work off the async threads.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
+    tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
+}

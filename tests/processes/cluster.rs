@@ -1,0 +1,257 @@
+//! A cluster of real processes on loopback: started, killed, stopped and restarted by the tests.
+
+use serde_json::Value;
+use std::fs::File;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// The binary under test: built once for all tests.
+pub const QUORATE: &str = env!("CARGO_BIN_EXE_quorate");
+
+/// How long a condition may take before a test gives up: generous, because it only bounds failures.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Ports below the range that outgoing connections draw from, so that a killed node finds its own free again.
+static NEXT_PORT: AtomicU16 = AtomicU16::new(0);
+
+pub fn free_port() -> u16 {
+    let start = u16::try_from(std::process::id() % 10_000).expect("small");
+    loop {
+        let step = NEXT_PORT.fetch_add(1, Ordering::Relaxed);
+        let port = 20_000 + (start + step) % 12_000;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}
+
+/// One node: its addresses stay, its process comes and goes.
+pub struct Node {
+    pub id: u64,
+    pub url: String,
+    pub data: PathBuf,
+    args: Vec<String>,
+    envs: Vec<(String, String)>,
+    child: Option<Child>,
+    log: PathBuf,
+}
+
+/// The nodes and the directory they live in.
+pub struct Cluster {
+    pub nodes: Vec<Node>,
+    pub http: reqwest::Client,
+    pub dir: TempDir,
+}
+
+impl Cluster {
+    /// Starts `count` nodes as an operator would, in the given order of ids, and waits until all are ready.
+    pub async fn start(count: u64) -> Self {
+        let mut cluster = Self::prepare(count, &[]);
+        for node in &mut cluster.nodes {
+            node.spawn();
+        }
+        cluster.ready().await;
+        cluster
+    }
+
+    /// Everything but the processes. `extra` are more arguments for every node.
+    pub fn prepare(count: u64, extra: &[&str]) -> Self {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let ports: Vec<(u16, u16)> = (0..count).map(|_| (free_port(), free_port())).collect();
+        let members: Vec<String> =
+            ports.iter().zip(1..).map(|((_, peer), id)| format!("{id}=127.0.0.1:{peer}")).collect();
+        let members = members.join(",");
+        let nodes = ports.iter().zip(1..).map(|((client, peer), id)| {
+            let data = dir.path().join(format!("node{id}"));
+            let mut args: Vec<String> = ["node", "--id", &id.to_string(), "--data"].map(str::to_owned).into();
+            args.push(data.display().to_string());
+            args.extend(["--listen".to_owned(), format!("127.0.0.1:{client}")]);
+            args.extend(["--peer-listen".to_owned(), format!("127.0.0.1:{peer}")]);
+            args.extend(["--members".to_owned(), members.clone()]);
+            args.extend(extra.iter().map(|arg| (*arg).to_owned()));
+            let log = dir.path().join(format!("node{id}.log"));
+            Node { id, url: format!("http://127.0.0.1:{client}"), data, args, envs: Vec::new(), child: None, log }
+        });
+        let http = reqwest::Client::builder().timeout(Duration::from_secs(10)).build().expect("a client");
+        Self { nodes: nodes.collect(), http, dir }
+    }
+
+    pub fn urls(&self) -> Vec<String> {
+        self.nodes.iter().map(|node| node.url.clone()).collect()
+    }
+
+    pub fn node(&mut self, id: u64) -> &mut Node {
+        self.nodes.iter_mut().find(|node| node.id == id).expect("a node of this cluster")
+    }
+
+    /// Waits until every running node is ready.
+    pub async fn ready(&mut self) {
+        for index in 0..self.nodes.len() {
+            if self.nodes[index].child.is_none() {
+                continue;
+            }
+            let url = format!("{}/readyz", self.nodes[index].url);
+            let mut tries = patience();
+            loop {
+                if self.http.get(&url).send().await.is_ok_and(|answer| answer.status() == 200) {
+                    break;
+                }
+                self.nodes[index].must_run();
+                assert!(
+                    tries.next().await,
+                    "node {} is not ready; its log:\n{}",
+                    self.nodes[index].id,
+                    self.nodes[index].log()
+                );
+            }
+        }
+    }
+
+    /// The leader that a running node knows, once there is one that runs.
+    pub async fn leader(&mut self) -> u64 {
+        let mut tries = patience();
+        loop {
+            let running: Vec<(u64, String)> =
+                self.nodes.iter().filter(|node| node.child.is_some()).map(|node| (node.id, node.url.clone())).collect();
+            for (_, url) in &running {
+                if let Some(view) = get(&self.http, &format!("{url}/cluster")).await
+                    && let Some(leader) = view["leader"].as_u64()
+                    && running.iter().any(|(id, _)| *id == leader)
+                {
+                    return leader;
+                }
+            }
+            assert!(tries.next().await, "no leader; logs:\n{}", self.logs());
+        }
+    }
+
+    /// Waits until all nodes have applied the same entry and checks that their states are equal there.
+    pub async fn equal_digests(&self) {
+        let mut tries = patience();
+        loop {
+            let mut digests = Vec::new();
+            for node in &self.nodes {
+                digests.extend(get(&self.http, &format!("{}/cluster/digest", node.url)).await);
+            }
+            let same_index =
+                digests.len() == self.nodes.len() && digests.iter().all(|d| d["applied"] == digests[0]["applied"]);
+            if same_index {
+                assert!(digests.iter().all(|d| d["digest"] == digests[0]["digest"]), "states differ: {digests:?}");
+                return;
+            }
+            assert!(tries.next().await, "nodes do not catch up: {digests:?}");
+        }
+    }
+
+    pub fn logs(&self) -> String {
+        self.nodes.iter().map(|node| format!("--- node {} ---\n{}\n", node.id, node.log())).collect()
+    }
+}
+
+impl Node {
+    /// Sets a variable for the next start.
+    pub fn env(&mut self, name: &str, value: &str) {
+        self.envs.push((name.to_owned(), value.to_owned()));
+    }
+
+    pub fn spawn(&mut self) {
+        assert!(self.child.is_none(), "node {} runs already", self.id);
+        let log = File::options().create(true).append(true).open(&self.log).expect("a log file");
+        let child = Command::new(QUORATE)
+            .args(&self.args)
+            .envs(self.envs.iter().map(|(name, value)| (name, value)))
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("a second handle"))
+            .stderr(log)
+            .spawn()
+            .expect("the node starts");
+        self.child = Some(child);
+    }
+
+    /// kill -9.
+    pub fn kill(&mut self) {
+        let mut child = self.child.take().expect("a running node");
+        child.kill().expect("kill");
+        child.wait().expect("wait");
+    }
+
+    /// Sends a signal by name.
+    pub fn signal(&self, name: &str) {
+        let pid = self.child.as_ref().expect("a running node").id().to_string();
+        assert!(Command::new("kill").args([&format!("-{name}"), &pid]).status().expect("kill").success());
+    }
+
+    /// Waits for the process to end by itself.
+    pub async fn ended(&mut self) -> ExitStatus {
+        let mut tries = patience();
+        loop {
+            let child = self.child.as_mut().expect("a running node");
+            if let Some(status) = child.try_wait().expect("wait") {
+                self.child = None;
+                return status;
+            }
+            assert!(tries.next().await, "node {} does not end; its log:\n{}", self.id, self.log());
+        }
+    }
+
+    pub fn is_running(&self) -> bool {
+        self.child.is_some()
+    }
+
+    fn must_run(&mut self) {
+        if let Some(child) = &mut self.child
+            && let Some(status) = child.try_wait().expect("wait")
+        {
+            self.child = None;
+            panic!("node {} ended with {status}; its log:\n{}", self.id, self.log());
+        }
+    }
+
+    pub fn log(&self) -> String {
+        read_tail(&self.log)
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn read_tail(path: &Path) -> String {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(40)..].join("\n")
+}
+
+/// A JSON answer, if there is one.
+pub async fn get(http: &reqwest::Client, url: &str) -> Option<Value> {
+    let answer = http.get(url).send().await.ok()?;
+    if !answer.status().is_success() {
+        return None;
+    }
+    answer.json().await.ok()
+}
+
+/// Polls until patience runs out.
+pub struct Patience {
+    until: tokio::time::Instant,
+}
+
+pub fn patience() -> Patience {
+    Patience { until: quorate::clock::Deadline::after(PATIENCE).instant() }
+}
+
+impl Patience {
+    /// Pauses a moment; `false` when it is time to give up.
+    pub async fn next(&mut self) -> bool {
+        tokio::time::timeout_at(self.until, tokio::time::sleep(Duration::from_millis(20))).await.is_ok()
+    }
+}

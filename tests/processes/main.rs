@@ -1,0 +1,11 @@
+//! Real processes: three nodes as an operator starts them, workers on all of them, and everything that can be done to a
+//! process from outside.
+//!
+//! Every test owns its cluster, its ports and its directory, and waits for conditions, not for time.
+
+mod cluster;
+mod kills;
+mod quorum;
+mod stops;
+mod storage;
+mod workers;

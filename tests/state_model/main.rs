@@ -1,0 +1,27 @@
+//! The replicated state machine against its promises: random logs, a naive oracle, and each promise as a property.
+//!
+//! `PROPTEST_CASES=100000 cargo test --test state_model` looks longer. A failure prints the shrunk log and leaves its seed
+//! in `tests/state_model.regressions`, which is run first from then on.
+//!
+//! - `oracle.rs` decides from the list of all grants ever made
+//! - `script.rs` makes logs that meet the instants where things change
+//! - `ledger.rs` runs a log and lists what was decided
+//! - `decisions.rs`, `retries.rs`, `snapshots.rs`, `bounds.rs` are the properties
+
+mod bounds;
+mod decisions;
+mod ledger;
+mod oracle;
+mod retries;
+mod script;
+mod snapshots;
+
+use proptest::test_runner::{Config, FileFailurePersistence};
+
+/// `cases` unless the environment says otherwise.
+fn config(cases: u32) -> Config {
+    let from_environment = Config::default();
+    let cases = if std::env::var_os("PROPTEST_CASES").is_some() { from_environment.cases } else { cases };
+    let persistence = FileFailurePersistence::Direct("tests/state_model.regressions");
+    Config { cases, failure_persistence: Some(Box::new(persistence)), ..from_environment }
+}
