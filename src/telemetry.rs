@@ -11,7 +11,7 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::util::SubscriberInitExt;
 
 /// Libraries that tell more than an operator wants. A filter that names them wins over this.
-const QUIET: &str = "openraft=warn,raft_log=warn,hyper=warn,hyper_util=warn,reqwest=warn,h2=warn";
+const QUIET: &str = "openraft=warn,raft_log=warn,chunked_wal=warn,hyper=warn,hyper_util=warn,reqwest=warn";
 
 /// How a log line looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -126,16 +126,11 @@ impl Cluster {
         let listen = |kind| signal(kind).map_err(|error| Failure::error(format!("cannot listen for signals: {error}")));
         let (mut interrupt, mut terminate) = (listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?);
         let mut hang_up = listen(SignalKind::hangup())?;
-        let mut ticks = interval(LOOK_EVERY);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let ended = loop {
-            tokio::select! {
-                _ = interrupt.recv() => break Ok(()),
-                _ = terminate.recv() => break Ok(()),
-                _ = hang_up.recv() => break Ok(()),
-                Some(news) = self.news.recv() => if let Err(failure) = self.tell(news) { break Err(failure) },
-                _ = ticks.tick() => if let Err(failure) = self.look().await { break Err(failure) },
-            }
+        let ended = tokio::select! {
+            _ = interrupt.recv() => Ok(()),
+            _ = terminate.recv() => Ok(()),
+            _ = hang_up.recv() => Ok(()),
+            failure = self.watch() => Err(failure),
         };
         // Also when nobody reads any more, or something failed: no child is left behind.
         let stopped = tokio::select! {
@@ -143,6 +138,21 @@ impl Cluster {
             _ = interrupt.recv() => Err(Failure::error("interrupted once more: the nodes were killed")),
         };
         ended.and(stopped)
+    }
+
+    /// Tells what happens until that fails. May be dropped at any point: what it knows, it knows only after having told.
+    async fn watch(&mut self) -> Failure {
+        let mut ticks = interval(LOOK_EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let told = tokio::select! {
+                Some(news) = self.news.recv() => self.tell(news),
+                _ = ticks.tick() => self.look().await,
+            };
+            if let Err(failure) = told {
+                return failure;
+            }
+        }
     }
 
     fn tell(&mut self, news: News) -> Result<(), Failure> {
