@@ -4,10 +4,15 @@
 //! reservations through committed log entries. `docs/ARCHITECTURE.md` is the map of the modules below; `tests/tidy.rs`
 //! enforces which of them may use which.
 
+pub mod api;
+pub mod cli;
+pub mod client;
 pub mod clock;
+pub mod config;
 pub mod limiter;
 pub mod limits;
 pub mod metric_names;
 pub mod node;
 pub mod raft;
 pub mod state;
+pub mod telemetry;

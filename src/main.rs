@@ -1,2 +1,5 @@
-//! placeholder
-fn main() {}
+//! The `quorate` program: see `quorate::cli`.
+
+fn main() -> std::process::ExitCode {
+    quorate::cli::main()
+}

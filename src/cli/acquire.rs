@@ -1,0 +1,174 @@
+//! `quorate acquire`: one permit, and with a command also the wait for its slot.
+//!
+//! With a start window the permit is checked once more right before it is used; one that came too late is discarded and
+//! another one asked for, because its slot is spent.
+
+use super::exit::{Exit, Failure};
+use super::output::{self, Output, seconds};
+use super::reach::{Reach, duration};
+use crate::api::{AcquireRequest, Code, Limit, Millis, Wait};
+use crate::client::{Error, Permit};
+use crate::limiter::Rate;
+use crate::limits::COST_MAX;
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::time::Duration;
+
+/// Permits that may come too late one after the other before something must be wrong with the window.
+const DISCARDED_MAX: u32 = 10;
+/// What `env` and the shells answer for a command that is not there, and for one that cannot be run.
+const NOT_FOUND: u8 = 127;
+const NOT_RUNNABLE: u8 = 126;
+
+// Texts with words that a doc comment would want in backticks, which a terminal would show.
+const LIMIT_HELP: &str =
+    r#"The limit: 1/6s, 10/s, 100/1m, or an object such as '{"rate":"1/6s","start_window":"250ms"}'"#;
+const COMMAND_HELP: &str = "The command to run at the slot, with QUORATE_KEY and QUORATE_PERMIT in its environment; its exit code is passed on";
+
+/// Arguments of `quorate acquire`.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// What is limited, such as github-token
+    key: String,
+    #[arg(long, value_parser = limit, help = LIMIT_HELP)]
+    limit: Option<Limit>,
+    /// How many permits' worth of capacity it takes
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=COST_MAX))]
+    cost: u64,
+    /// Sleep until the slot before printing; a command always waits
+    #[arg(long)]
+    wait: bool,
+    /// Take only a permit that is free now
+    #[arg(long, conflicts_with = "max_wait")]
+    now: bool,
+    /// Be denied rather than wait longer than this for the slot
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    max_wait: Option<Duration>,
+    /// Ask for a slot at least this far ahead, so that the answer arrives before it
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    lead: Option<Duration>,
+    /// Names the request: asking again under the same id gets the same permit [default: random]
+    #[arg(long, value_name = "ID")]
+    request_id: Option<String>,
+    /// A label for the history
+    #[arg(long, value_name = "LABEL")]
+    worker: Option<String>,
+    #[command(flatten)]
+    reach: Reach,
+    #[arg(last = true, value_name = "CMD", help = COMMAND_HELP)]
+    command: Vec<OsString>,
+}
+
+pub(super) async fn run(args: &Args, output: Output) -> Result<(), Failure> {
+    let client = args.reach.client()?;
+    for _ in 0..DISCARDED_MAX {
+        let permit = match client.acquire(request(args)).await {
+            Ok(permit) => permit,
+            Err(Error::Refused(problem)) if problem.code == Code::Expired && args.request_id.is_none() => {
+                output::message("the permit came too late to be used; asking again");
+                continue;
+            }
+            Err(error) => return Err(explained(error)),
+        };
+        let waits = args.wait || !args.command.is_empty();
+        if waits {
+            announce(&permit);
+            if let Err(late) = permit.wait().await {
+                if args.request_id.is_some() {
+                    return Err(Failure::error(format!("{late}; ask again under another --request-id")));
+                }
+                output::message(&format!("{late}; permit {} is discarded, asking again", permit.grant.permit));
+                continue;
+            }
+        }
+        if !args.command.is_empty() {
+            return Err(become_command(&args.command, &permit));
+        }
+        return output.data(&permit.grant, || describe(&permit, waits));
+    }
+    Err(Failure::error(format!(
+        "{DISCARDED_MAX} permits in a row came too late to be used: the start window is too short for the way between \
+         here and the cluster"
+    )))
+}
+
+fn request(args: &Args) -> AcquireRequest {
+    AcquireRequest {
+        limit: args.limit.clone(),
+        cost: args.cost,
+        max_wait_ms: args.max_wait.map(Millis::up_from),
+        wait: if args.now { Wait::None } else { Wait::Client },
+        lead_ms: args.lead.map(Millis::up_from),
+        request_id: args.request_id.clone(),
+        worker: args.worker.clone(),
+        ..AcquireRequest::new(&args.key)
+    }
+}
+
+/// The text of a rate is read here already: a typing error needs no cluster to be found.
+fn limit(text: &str) -> Result<Limit, String> {
+    if text.trim_start().starts_with('{') {
+        return serde_json::from_str(text).map_err(|error| error.to_string());
+    }
+    text.parse::<Rate>().map(|_| Limit::Text(text.to_owned())).map_err(|error| error.to_string())
+}
+
+fn explained(error: Error) -> Failure {
+    let no_limit = error.problem().is_some_and(|problem| problem.code == Code::NoLimit);
+    let mut failure = Failure::from(error);
+    if no_limit {
+        failure.message.push_str("\nsay what the limit is with --limit, such as --limit 1/6s");
+    }
+    failure
+}
+
+fn announce(permit: &Permit) {
+    if permit.grant.wait_ms > Millis::ZERO {
+        output::message(&format!("permit {} in {}", permit.grant.permit, seconds(permit.grant.wait_ms)));
+    }
+}
+
+fn describe(permit: &Permit, waited: bool) -> String {
+    let grant = &permit.grant;
+    let mut text = format!("permit {} of {}", grant.permit, grant.key);
+    if waited || grant.wait_ms == Millis::ZERO {
+        text.push_str(": start now");
+    } else {
+        let _ = write!(text, ": start in {}", seconds(grant.wait_ms));
+    }
+    if let Some(before) = grant.start_before_ms {
+        let _ = write!(text, ", within {} of asking", seconds(before));
+    }
+    if grant.replayed {
+        text.push_str(" (the same as before)");
+    }
+    text
+}
+
+/// Replaces this process by the command: its exit code, its signals and its terminal are then its own. Comes back only
+/// if that failed.
+fn become_command(command: &[OsString], permit: &Permit) -> Failure {
+    let Some((program, arguments)) = command.split_first() else { return Failure::error("no command to run") };
+    let error = std::process::Command::new(program)
+        .args(arguments)
+        .env("QUORATE_KEY", &permit.grant.key)
+        .env("QUORATE_PERMIT", permit.grant.permit.to_string())
+        .exec();
+    let code = if error.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { NOT_RUNNABLE };
+    Failure::new(Exit::Command(code), format!("cannot run {}: {error}", program.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_read_before_anybody_is_asked() {
+        assert_eq!(limit("1/6s"), Ok(Limit::Text("1/6s".to_owned())));
+        assert!(matches!(limit(r#"{"rate":"1/6s","max_reserved":3}"#), Ok(Limit::Spacing(_))));
+        assert!(limit("1/6").is_err());
+        assert!(limit(r#"{"rate":"1/6s","maxreserved":3}"#).unwrap_err().contains("unknown field `maxreserved`"));
+    }
+}

@@ -1,0 +1,96 @@
+//! The command line.
+//!
+//! Invariants
+//! - Data goes to stdout, messages to stderr; with `--json` the data is JSON, failures included.
+//! - Exit codes are a contract ([`exit::Exit`]).
+//! - Every command but `node` and `up` is a user of `client` like any other program.
+//! - A closed pipe ends the program quietly.
+//!
+//! Not here: what settings mean (`config.rs`), how requests are retried (`client/`).
+
+mod acquire;
+mod completions;
+mod config;
+mod exit;
+mod key;
+mod node;
+mod output;
+mod placeholder;
+mod reach;
+mod settings;
+mod status;
+mod up;
+
+use clap::{Parser, Subcommand};
+use exit::{Exit, Failure};
+use output::Output;
+use std::process::ExitCode;
+
+/// A rate limiter that does not forget and does not lie.
+#[derive(Debug, Parser)]
+#[command(name = "quorate", version, about, long_about = None, propagate_version = true, max_term_width = 110)]
+#[command(
+    after_help = "Exit codes: 0 granted or done, 1 error, 2 usage, 3 denied, 4 unavailable, 5 outcome unknown.\n\
+    Begin with `quorate up`: a cluster of three nodes on this machine."
+)]
+struct Cli {
+    /// Write JSON instead of text
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run a cluster on this machine, one process a node
+    Up(up::Args),
+    /// Run one node
+    Node(node::Args),
+    /// Ask for one permit; with a command, wait for the slot and run it
+    Acquire(acquire::Args),
+    /// Look at a key without consuming anything
+    Key(key::Args),
+    /// Show the nodes of the cluster and who leads
+    Status(status::Args),
+    /// Check configuration files, or print what takes effect
+    #[command(subcommand)]
+    Config(config::Command),
+    /// Print the completions of a shell
+    Completions(completions::Args),
+}
+
+/// Runs the program.
+pub fn main() -> ExitCode {
+    let Cli { json, command } = Cli::parse();
+    let output = Output::new(json);
+    let done = match command {
+        Command::Up(args) => runtime(true).and_then(|runtime| runtime.block_on(up::run(&args, output))),
+        Command::Node(args) => node::run(&args),
+        Command::Acquire(args) => runtime(false).and_then(|runtime| runtime.block_on(acquire::run(&args, output))),
+        Command::Key(args) => runtime(false).and_then(|runtime| runtime.block_on(key::run(&args, output))),
+        Command::Status(args) => runtime(false).and_then(|runtime| runtime.block_on(status::run(&args, output))),
+        Command::Config(command) => config::run(&command, output),
+        Command::Completions(args) => completions::run(&args, output),
+    };
+    let exit = done.map_or_else(|failure| output.failed(&failure), |()| Exit::Done);
+    ExitCode::from(exit.code())
+}
+
+/// One thread is plenty for a question; a node gets as many as the machine has.
+fn runtime(many: bool) -> Result<tokio::runtime::Runtime, Failure> {
+    let mut builder =
+        if many { tokio::runtime::Builder::new_multi_thread() } else { tokio::runtime::Builder::new_current_thread() };
+    builder.enable_all().build().map_err(|error| Failure::error(format!("cannot start: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

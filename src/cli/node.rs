@@ -1,0 +1,183 @@
+//! `quorate node`: one node, from its settings to its last flush.
+//!
+//! It stops in this order: unready, no new connections, requests in flight answered, leadership handed over, log flushed.
+//! Each step is bounded, and a second signal skips the rest.
+//!
+//! Not here: anything a node does while it runs.
+
+use super::exit::Failure;
+use super::placeholder::http; // becomes `use crate::http;`
+use super::settings::Settings;
+use crate::config::Config;
+use crate::{node, telemetry};
+use std::io::Read;
+use std::net::SocketAddr;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+/// Arguments of `quorate node`.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[command(flatten)]
+    settings: Settings,
+    /// Stop when stdin ends: so that the children of `quorate up` never outlive it, however it ended.
+    #[arg(long, hide = true)]
+    stop_with_stdin: bool,
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    let config = Config::read(&args.settings.layers())?;
+    telemetry::init(&config.log, config.log_format).map_err(|error| Failure::error(error.to_string()))?;
+    let runtime = super::runtime(true)?;
+    let done = runtime.block_on(serve(&config, args.stop_with_stdin));
+    // Whatever still runs has been told to stop and given its time.
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    done
+}
+
+async fn serve(config: &Config, stop_with_stdin: bool) -> Result<(), Failure> {
+    let mut stop = Stop::new(stop_with_stdin)?;
+    let listener = bind(&config.listen, "clients").await?;
+    let peer_listener = bind(&config.peer_listen, "peers").await?;
+    let advertise = advertised(config, listener.local_addr());
+    let options = node::Options {
+        id: config.id,
+        data: config.data.clone(),
+        members: config.members.clone(),
+        cluster: config.cluster.clone(),
+        advertise: advertise.clone(),
+        keys_max: config.keys_max,
+        heartbeat_ms: millis(config.heartbeat),
+        election_ms_min: millis(config.election_min),
+        election_ms_max: millis(config.election_max),
+        request_timeout_ms: millis(config.request_timeout),
+        snapshot_every_entries: config.snapshot_every,
+    };
+    let node = node::start(&options, peer_listener).await.map_err(|error| Failure::error(error.to_string()))?;
+
+    let (stop_http, http_stops) = oneshot::channel::<()>();
+    let http_options = http_options(config);
+    let mut server = tokio::spawn(http::serve(listener, node.handle(), http_options, async {
+        // A sender that is gone means the same as one that sent.
+        let _ = http_stops.await;
+    }));
+    tracing::info!(node = config.id, client = %advertise, peer = %config.peer_listen, data = %config.data.display(), "started");
+
+    let failure = tokio::select! {
+        why = stop.asked() => {
+            tracing::info!(node = config.id, %why, "stopping");
+            None
+        }
+        why = node.failed() => Some(why),
+        ended = &mut server => Some(format!("the client listener ended by itself: {ended:?}")),
+    };
+    if let Some(why) = failure {
+        // Consensus or storage is broken: nothing that this process could still flush or hand over is to be trusted.
+        return Err(Failure::error(format!("node {} failed and stops: {why}", config.id)));
+    }
+    let orderly = async {
+        node.begin_shutdown();
+        let _ = stop_http.send(());
+        if timeout(config.drain, &mut server).await.is_err() {
+            tracing::warn!(drain = ?config.drain, "requests were still in flight when the drain time ended");
+            server.abort();
+        }
+        node.shutdown(config.drain).await;
+    };
+    tokio::select! {
+        () = orderly => tracing::info!(node = config.id, "stopped"),
+        why = stop.asked() => return Err(Failure::error(format!("{why} once more: stopped at once"))),
+    }
+    Ok(())
+}
+
+fn http_options(config: &Config) -> http::Options {
+    http::Options {
+        connections_max: config.connections_max,
+        header_timeout: config.header_timeout,
+        body_timeout: config.body_timeout,
+        drain: config.drain,
+    }
+}
+
+/// What the others are told. With port 0 only the listener knows.
+fn advertised(config: &Config, listens_on: std::io::Result<SocketAddr>) -> String {
+    match (&config.advertise, listens_on) {
+        (Some(url), _) => url.clone(),
+        (None, Ok(address)) if config.listen.ends_with(":0") => format!("http://{address}"),
+        (None, _) => format!("http://{}", config.listen),
+    }
+}
+
+async fn bind(address: &str, whom: &str) -> Result<TcpListener, Failure> {
+    TcpListener::bind(address).await.map_err(|error| {
+        let hint = match error.kind() {
+            std::io::ErrorKind::AddrInUse => ": another program has it, perhaps this node is running already",
+            std::io::ErrorKind::AddrNotAvailable => ": this machine does not have that address",
+            std::io::ErrorKind::PermissionDenied => ": ports below 1024 need a privilege",
+            _ => "",
+        };
+        Failure::error(format!("cannot listen on {address} for {whom}: {error}{hint}"))
+    })
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Whatever asks a node to stop.
+struct Stop {
+    terminate: Signal,
+    interrupt: Signal,
+    stdin_ends: Option<oneshot::Receiver<()>>,
+}
+
+impl Stop {
+    fn new(with_stdin: bool) -> Result<Self, Failure> {
+        let listen = |kind| signal(kind).map_err(|error| Failure::error(format!("cannot listen for signals: {error}")));
+        Ok(Self {
+            terminate: listen(SignalKind::terminate())?,
+            interrupt: listen(SignalKind::interrupt())?,
+            stdin_ends: with_stdin.then(stdin_ends),
+        })
+    }
+
+    /// Resolves with the reason; may be asked again for the next one.
+    async fn asked(&mut self) -> &'static str {
+        let stdin = async {
+            match &mut self.stdin_ends {
+                Some(ends) => {
+                    // A reader that is gone means the same as one that read the end.
+                    let _ = ends.await;
+                    self.stdin_ends = None;
+                }
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+            () = stdin => "end of stdin",
+        }
+    }
+}
+
+/// A thread of its own: a blocking read cannot be cancelled, and the runtime would wait for it at the end.
+fn stdin_ends() -> oneshot::Receiver<()> {
+    let (ended, ends) = oneshot::channel();
+    std::thread::spawn(move || {
+        let mut bytes = [0; 64];
+        loop {
+            match std::io::stdin().read(&mut bytes) {
+                Ok(1..) => {}
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Ok(0) | Err(_) => break,
+            }
+        }
+        let _ = ended.send(());
+    });
+    ends
+}

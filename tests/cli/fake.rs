@@ -1,0 +1,130 @@
+//! A node that says what a test tells it to: a listener, a script of replies, and a record of what was asked.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+/// What the fake does with one request.
+#[derive(Debug, Clone)]
+pub(crate) enum Act {
+    /// Answers with this status, these extra headers and this body.
+    Answer(u16, Vec<(&'static str, String)>, String),
+    /// Reads the request and closes the connection: the outcome is unknown.
+    HangUp,
+    /// Reads the request and never answers.
+    Silence,
+}
+
+/// A fake node. It goes on with its last act for ever.
+pub(crate) struct Fake {
+    pub(crate) url: String,
+    bodies: Arc<Mutex<Vec<String>>>,
+}
+
+impl Fake {
+    pub(crate) fn new(acts: Vec<Act>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let url = format!("http://{}", listener.local_addr().expect("an address"));
+        let bodies = Arc::new(Mutex::new(Vec::new()));
+        let script = Arc::new(Mutex::new(acts));
+        let seen = Arc::clone(&bodies);
+        // Ends with the test process.
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let (script, seen) = (Arc::clone(&script), Arc::clone(&seen));
+                thread::spawn(move || serve(stream, &script, &seen));
+            }
+        });
+        Self { url, bodies }
+    }
+
+    /// First line and body of every request so far.
+    pub(crate) fn asked(&self) -> Vec<String> {
+        self.bodies.lock().expect("no panic in the fake").clone()
+    }
+
+    /// The request ids of all that was asked.
+    pub(crate) fn request_ids(&self) -> Vec<String> {
+        let id = |body: &String| {
+            let json = body.split_once('\n').map(|(_, json)| json).unwrap_or_default();
+            let value: serde_json::Value = serde_json::from_str(json).unwrap_or_default();
+            value["request_id"].as_str().unwrap_or_default().to_owned()
+        };
+        self.asked().iter().map(id).collect()
+    }
+}
+
+fn serve(stream: TcpStream, script: &Mutex<Vec<Act>>, seen: &Mutex<Vec<String>>) {
+    let mut reader = BufReader::new(stream.try_clone().expect("a second handle"));
+    let mut writer = stream;
+    while let Some(request) = read_request(&mut reader) {
+        seen.lock().expect("no panic in the fake").push(request);
+        let act = {
+            let mut script = script.lock().expect("no panic in the fake");
+            if script.len() > 1 { script.remove(0) } else { script[0].clone() }
+        };
+        match act {
+            Act::HangUp => return,
+            Act::Silence => loop {
+                thread::park();
+            },
+            Act::Answer(status, headers, body) => {
+                let mut answer = format!("HTTP/1.1 {status} X\r\ncontent-length: {}\r\n", body.len());
+                for (name, value) in headers {
+                    answer += &[name, ": ", &value, "\r\n"].concat();
+                }
+                answer += &["\r\n", &body].concat();
+                if writer.write_all(answer.as_bytes()).is_err() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+fn read_request(reader: &mut BufReader<TcpStream>) -> Option<String> {
+    let mut first = String::new();
+    reader.read_line(&mut first).ok().filter(|read| *read > 0)?;
+    let mut length = 0;
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line).ok()?;
+        let line = line.trim_end();
+        if line.is_empty() {
+            break;
+        }
+        if let Some((name, value)) = line.split_once(':')
+            && name.eq_ignore_ascii_case("content-length")
+        {
+            length = value.trim().parse().ok()?;
+        }
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).ok()?;
+    Some(format!("{}\n{}", first.trim_end(), String::from_utf8_lossy(&body)))
+}
+
+/// A grant of permit 7, in this many milliseconds.
+pub(crate) fn granted(wait_ms: &str) -> Act {
+    Act::Answer(200, Vec::new(), grant(wait_ms, ""))
+}
+
+/// The body of a grant, with more members if wanted.
+pub(crate) fn grant(wait_ms: &str, more: &str) -> String {
+    format!(r#"{{"granted":true,"key":"k","permit":7,"slot_ms":1,"wait_ms":{wait_ms},"reserved":0{more}}}"#)
+}
+
+/// A problem of ours.
+pub(crate) fn problem(status: u16, code: &str) -> Act {
+    let body = format!(
+        r#"{{"type":"urn:quorate:error:{code}","title":"t","status":{status},"detail":"said {code}","code":"{code}"}}"#
+    );
+    Act::Answer(status, vec![("content-type", "application/problem+json".to_owned())], body)
+}
+
+/// The URL of a port where nobody listens.
+pub(crate) fn nobody() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    format!("http://{}", listener.local_addr().expect("an address"))
+}
