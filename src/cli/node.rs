@@ -55,6 +55,7 @@ async fn serve(config: &Config, stop_with_stdin: bool) -> Result<(), Failure> {
         election_ms_max: millis(config.election_max),
         request_timeout_ms: millis(config.request_timeout),
         snapshot_every_entries: config.snapshot_every,
+        log_keep_entries: config.log_keep,
     };
     let node = node::start(&options, peer_listener).await.map_err(|error| Failure::error(error.to_string()))?;
 
