@@ -1,10 +1,13 @@
 //! Three nodes in one process: real consensus, real disks, real connections, no HTTP.
 
+use quorate::clock::SystemClocks;
 use quorate::limiter::{Ask, Key, Limit, Spacing, Span};
-use quorate::node::{Node, Options, start};
-use quorate::state::{Acquire, Identity, Outcome};
+use quorate::node::{Handle, Node, Options, start};
+use quorate::raft::LogStore;
+use quorate::state::{Acquire, Grant, Identity, Outcome};
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
 
@@ -15,17 +18,25 @@ fn acquire(key: &str, rate: &str, id: Option<&str>) -> Acquire {
     Acquire { key, limit: Some(limit), ask: Ask::default(), identity }
 }
 
-async fn cluster(dir: &Path, count: u64) -> Vec<Node> {
-    let mut listeners = Vec::new();
-    let mut members = BTreeMap::new();
-    for id in 1..=count {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        members.insert(id, listener.local_addr().unwrap().to_string());
-        listeners.push((id, listener));
-    }
-    let mut nodes = Vec::new();
-    for (id, listener) in listeners {
-        let options = Options {
+fn clocks() -> Arc<SystemClocks> {
+    Arc::new(SystemClocks::new().unwrap())
+}
+
+struct Cluster {
+    options: Vec<Options>,
+    nodes: Vec<Option<Node>>,
+}
+
+impl Cluster {
+    async fn start(dir: &Path, count: u64, snapshot_every_entries: u64) -> Self {
+        let mut listeners = Vec::new();
+        let mut members = BTreeMap::new();
+        for id in 1..=count {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            members.insert(id, listener.local_addr().unwrap().to_string());
+            listeners.push(listener);
+        }
+        let options = (1..=count).map(|id| Options {
             id,
             data: dir.join(format!("node{id}")),
             members: members.clone(),
@@ -36,43 +47,112 @@ async fn cluster(dir: &Path, count: u64) -> Vec<Node> {
             election_ms_min: 200,
             election_ms_max: 350,
             request_timeout_ms: 10_000,
-            snapshot_every_entries: 1_000,
-        };
-        nodes.push(start(&options, listener).await.unwrap());
+            snapshot_every_entries,
+            log_keep_entries: snapshot_every_entries / 2,
+        });
+        let mut cluster = Self { options: options.collect(), nodes: Vec::new() };
+        for (options, listener) in cluster.options.iter().zip(listeners) {
+            cluster.nodes.push(Some(start(options, listener).await.unwrap()));
+        }
+        cluster
     }
-    nodes
+
+    fn handle(&self, index: usize) -> Handle {
+        self.nodes[index].as_ref().expect("a running node").handle()
+    }
+
+    async fn stop(&mut self, index: usize) {
+        self.nodes[index].take().expect("a running node").shutdown(Duration::from_secs(5)).await;
+    }
+
+    async fn restart(&mut self, index: usize) {
+        let options = &self.options[index];
+        let listener = TcpListener::bind(&options.members[&options.id]).await.unwrap();
+        // The tasks of the stopped one let go of its directory when the runtime gets round to them.
+        while LogStore::open(&options.data.join("log"), clocks()).is_err() {
+            tokio::task::yield_now().await;
+        }
+        self.nodes[index] = Some(start(options, listener).await.unwrap());
+    }
+
+    async fn grant(&self, index: usize, acquire: Acquire) -> Grant {
+        let verdict = self.handle(index).acquire(acquire).await.unwrap();
+        let Outcome::Granted(grant) = verdict.outcome else { panic!("{verdict:?}") };
+        grant
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn permits_are_spaced_whichever_node_is_asked() {
     let dir = tempfile::tempdir().unwrap();
-    let nodes = cluster(dir.path(), 3).await;
-    let mut slots = Vec::new();
+    let mut cluster = Cluster::start(dir.path(), 3, 1_000).await;
+    let mut grants = Vec::new();
     for round in 0..60 {
-        let handle = nodes[round % 3].handle();
-        let verdict = loop {
-            match handle.acquire(acquire("k", "10/s", None)).await {
-                Ok(verdict) => break verdict,
-                Err(failure) => println!("{failure:?}"),
-            }
-        };
-        let Outcome::Granted(grant) = verdict.outcome else { panic!("{verdict:?}") };
-        slots.push((grant.permit, grant.slot));
+        grants.push(cluster.grant(round % 3, acquire("k", "10/s", None)).await);
     }
-    for pair in slots.windows(2) {
-        assert!(pair[1].0 > pair[0].0, "permits grow: {pair:?}");
-        assert!(pair[1].1.since(pair[0].1) >= Span::from_millis(100), "slots are spaced: {pair:?}");
+    for pair in grants.windows(2) {
+        assert!(pair[1].permit > pair[0].permit, "permits grow: {pair:?}");
+        assert!(pair[1].slot.since(pair[0].slot) >= Span::from_millis(100), "slots are spaced: {pair:?}");
     }
-    let first = nodes[0].handle().acquire(acquire("once", "10/s", Some("id"))).await.unwrap();
-    let again = nodes[1].handle().acquire(acquire("once", "10/s", Some("id"))).await.unwrap();
-    let (Outcome::Granted(first), Outcome::Granted(again)) = (first.outcome, again.outcome) else { panic!() };
+    let first = cluster.grant(0, acquire("once", "10/s", Some("id"))).await;
+    let again = cluster.grant(1, acquire("once", "10/s", Some("id"))).await;
     assert_eq!((first.permit, first.slot), (again.permit, again.slot));
     assert!(again.replayed && !first.replayed);
-    for node in &nodes {
-        let look = node.handle().look(Key::new("k").unwrap()).await.unwrap();
+    for index in 0..3 {
+        let look = cluster.handle(index).look(Key::new("k").unwrap()).await.unwrap();
         assert_eq!(look.key.unwrap().permit, 60);
     }
-    for node in nodes {
-        node.shutdown(Duration::from_secs(5)).await;
+    for index in 0..3 {
+        cluster.stop(index).await;
+    }
+}
+
+/// A node that was away for longer than the log reaches back gets a snapshot, also while the others go on, and restarts from it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_far_behind_gets_a_snapshot() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut cluster = Cluster::start(dir.path(), 3, 200).await;
+    cluster.grant(2, acquire("k", "1000/s", None)).await;
+    cluster.stop(2).await;
+    let mut last = cluster.grant(0, acquire("k", "1000/s", None)).await;
+    // One entry each, because each waits for the one before.
+    for round in 0..1_000 {
+        last = cluster.grant(round % 2, acquire(&format!("k{}", round % 50), "1000/s", None)).await;
+    }
+    let current = dir.path().join("node1/snapshots/current.snapshot");
+    while !current.exists() {
+        cluster.grant(0, acquire("k", "1000/s", None)).await;
+    }
+    cluster.restart(2).await;
+    for round in 0..300 {
+        last = cluster.grant(round % 3, acquire("k", "1000/s", None)).await;
+    }
+    settled(&cluster, last.permit).await;
+    assert!(dir.path().join("node3/snapshots/current.snapshot").exists(), "node 3 got a snapshot");
+
+    for index in 0..3 {
+        cluster.stop(index).await;
+    }
+    for index in 0..3 {
+        cluster.restart(index).await;
+    }
+    let after = cluster.grant(2, acquire("k", "1000/s", None)).await;
+    assert_eq!(after.permit, last.permit + 1, "nothing is forgotten");
+    assert!(after.slot >= last.slot, "and time goes on");
+    settled(&cluster, after.permit).await;
+}
+
+/// Waits until all nodes have applied the same entries and compares their digests there.
+async fn settled(cluster: &Cluster, permit: u64) {
+    loop {
+        let mut digests = Vec::new();
+        for index in 0..3 {
+            digests.push(cluster.handle(index).digest().await);
+        }
+        if digests.iter().all(|digest| digest.applied == digests[0].applied) {
+            assert!(digests.iter().all(|digest| digest.digest == digests[0].digest), "{permit}: {digests:?}");
+            return;
+        }
+        tokio::task::yield_now().await;
     }
 }

@@ -7,6 +7,7 @@
 //! on every election     (C, obs) = the last stamped entry in my own log order, or the snapshot's last stamp
 //!                       base     = (C, obs) if obs was read on my clocks and obs <= now on both, else (C, now)
 //! T(now)                = base.C + max(0, min(now.mono - base.mono, now.raw - base.raw))
+//! on every stamp        base = (T(now), now)
 //! ```
 //!
 //! **Lemma.** For entries i before j in the log, stamped at real times `s_i` and `s_j`, `C_j - C_i <= (1 + r)(s_j - s_i)`,
@@ -20,6 +21,7 @@
 //! - Every doubt (another boot, another time namespace, a reading from the future) is settled by losing elapsed time.
 //!
 //! What the caller owes to the rule
+//! - The proposer gathers the entry's requests first and reads the clocks then; an answer reads them after the commit.
 //! - `obs` lives in the entry: truncation takes it along. After a snapshot, `obs` is the moment of installing.
 //! - An entry stamped by another leader id than its log id names was stamped on a timeline that had ended. Apply rejects
 //!   it, and **it is no base either**: its stamp may lie ahead of entries that stand before it in the log.

@@ -11,8 +11,8 @@ pub struct ClockId(pub u64);
 
 /// Both monotonic clocks of one node, read one right after the other.
 ///
-/// The two need not be of the same instant: every rule takes the smaller elapsed time of the two, so a node that is
-/// suspended between the two reads loses that time, which is the safe side.
+/// The two need not be of the same instant: every rule takes the smaller elapsed time of the two, so it holds for the
+/// instants at which the clock was read that keeps to its bound, whichever of the two that is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reading {
     /// The monotonic clock, which NTP may slew: chrony by up to 8.3 %.

@@ -1,8 +1,12 @@
 //! Cluster time as one leader reads it, from its election to the next one.
 //!
 //! Invariants
-//! - [`Timeline::at`] never goes back while the clocks do not, and never below its base.
-//! - It runs ahead of its base by no more than the **slower** of the two clocks says.
+//! - Time never goes back while the clocks do not, and never below its base.
+//! - From one stamp to the next it runs no faster than the **slower** of the two clocks.
+//!
+//! The second one is why a stamp moves the base. With one base for a whole reign, a monotonic clock that was slewed down for a
+//! minute and then up again would be the smaller difference all along, and time would run 8.3 % fast while it makes up
+//! the minute: the total would be right, the pace between two stamps would not, and the pace is what permits live by.
 //!
 //! Not here: which entry is the last one, and which leader id the timeline belongs to. Both are the log's business.
 
@@ -32,6 +36,19 @@ impl Timeline {
         }
     }
 
+    /// Reads the time for a log entry, and continues from there.
+    ///
+    /// For the proposer alone, who gathers what goes into the entry **before** it reads the clocks: a request that joined
+    /// later would be older than its stamp. Whoever answers for the entry reads this timeline, not an older copy of it.
+    pub fn stamp(&mut self, now: Reading) -> Time {
+        let stamp = self.at(now);
+        // A clock that went back has not covered the same ground twice when it is where it was again.
+        if self.obs.precedes(&now) {
+            *self = Self { base: stamp, obs: now };
+        }
+        stamp
+    }
+
     /// Cluster time: the base plus what has passed since, by the slower clock.
     ///
     /// The minimum, because chrony may slew the one and a bad time stamp counter may drive the other. Any lower bound of
@@ -45,7 +62,7 @@ impl Timeline {
         self.base.after(Span(mono_ns.min(raw_ns)))
     }
 
-    /// The stamp this timeline continues from.
+    /// The stamp this timeline continues from: the last one it gave, or the one it was elected with.
     pub const fn base(&self) -> Time {
         self.base
     }
@@ -108,6 +125,31 @@ mod tests {
         clocks.set_rate_ppm(1_000_000, 500_000);
         clocks.advance(Span::from_secs(12));
         assert_eq!(timeline.at(clocks.read()), Time(18 * SEC));
+    }
+
+    #[test]
+    fn a_slew_that_is_made_up_for_does_not_hurry_the_stamps() {
+        let clocks = ManualClocks::new(ClockId(1));
+        let mut timeline = Timeline::rebase(None, clocks.read());
+        let one_base = timeline;
+        clocks.set_rate_ppm(916_667, 1_000_000);
+        clocks.advance(Span::from_secs(60));
+        let before = (timeline.stamp(clocks.read()), one_base.at(clocks.read()));
+        clocks.set_rate_ppm(1_083_333, 1_000_000);
+        clocks.advance(Span::from_secs(12));
+        let after = (timeline.stamp(clocks.read()), one_base.at(clocks.read()));
+        assert_eq!(after.0.since(before.0), Span::from_secs(12));
+        assert_eq!(after.1.since(before.1), Span(12_999_996_000), "what the base moves for");
+    }
+
+    #[test]
+    fn a_clock_that_goes_back_and_forth_is_not_counted_twice() {
+        let obs = Reading { mono_ns: 100, raw_ns: 100, clock_id: ClockId(1) };
+        let mut timeline = Timeline::rebase(Some((Time(7), obs)), obs);
+        assert_eq!(timeline.stamp(Reading { mono_ns: 90, raw_ns: 110, ..obs }), Time(7));
+        assert_eq!(timeline.stamp(Reading { mono_ns: 100, raw_ns: 120, ..obs }), Time(7));
+        assert_eq!(timeline.stamp(Reading { mono_ns: 105, raw_ns: 130, ..obs }), Time(12));
+        assert_eq!(timeline.stamp(Reading { mono_ns: 999, raw_ns: 999, clock_id: ClockId(2) }), Time(12));
     }
 
     #[test]

@@ -62,7 +62,14 @@ impl Rate {
             return Err(RateError::Absurd("a rate over no time at all limits nothing".to_owned()));
         }
         let interval = rate.interval();
-        if interval.0 < INTERVAL_NS_MIN || interval.0 > INTERVAL_NS_MAX || per.0 > INTERVAL_NS_MAX {
+        // Of a long period with many permits the interval is fine, so it cannot be what the message complains about.
+        if count > 1 && per.0 > INTERVAL_NS_MAX {
+            return Err(RateError::Absurd(format!(
+                "{rate} counts over {per}; a rate counts over at most {}",
+                Span(INTERVAL_NS_MAX)
+            )));
+        }
+        if interval.0 < INTERVAL_NS_MIN || interval.0 > INTERVAL_NS_MAX {
             return Err(RateError::Absurd(format!(
                 "{rate} is one every {interval}; the interval has to lie between {} and {}",
                 Span(INTERVAL_NS_MIN),
@@ -234,6 +241,8 @@ mod tests {
             ("1/18446744073709551615d", "18446744073709551615d is longer than time itself"),
             ("1000000000/s", "1000000000/s is one every 1ns; the interval has to lie between 1us and 366d"),
             ("1/367d", "1/367d is one every 367d; the interval has to lie between 1us and 366d"),
+            ("2/732d", "2/732d counts over 732d; a rate counts over at most 366d"),
+            ("1000000/400d", "1000000/400d counts over 400d; a rate counts over at most 366d"),
         ] {
             assert_eq!(text.parse::<Rate>().unwrap_err().to_string(), message, "{text}");
         }

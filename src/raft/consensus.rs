@@ -29,9 +29,6 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// Log entries a follower may be behind before it gets a snapshot instead, and entries kept behind a snapshot: some ten
-/// seconds of peak load, so that a follower that paused catches up from the log.
-const LOG_KEEP_ENTRIES: u64 = 50_000;
 /// Entries in one message to a follower.
 const APPEND_ENTRIES_MAX: u64 = 128;
 /// How often the need for a snapshot is looked at.
@@ -58,6 +55,9 @@ pub struct Settings {
     pub election_ms_max: u64,
     /// Entries between two snapshots.
     pub snapshot_every_entries: u64,
+    /// Entries kept behind a snapshot, and how far a follower may be behind before it gets a snapshot instead of entries:
+    /// some ten seconds of peak load, so that a follower that paused catches up from the log.
+    pub log_keep_entries: u64,
 }
 
 /// Why a node does not start.
@@ -351,9 +351,9 @@ fn engine_config(settings: &Settings) -> Result<Config, StartError> {
         enable_leader_restore: Some(false),
         // Snapshots are triggered from outside: the engine's own policy purges while it applies.
         snapshot_policy: SnapshotPolicy::Never,
-        replication_lag_threshold: LOG_KEEP_ENTRIES,
-        max_in_snapshot_log_to_keep: LOG_KEEP_ENTRIES,
-        purge_batch_size: 1_024,
+        replication_lag_threshold: settings.log_keep_entries,
+        max_in_snapshot_log_to_keep: settings.log_keep_entries,
+        purge_batch_size: 64,
         max_payload_entries: APPEND_ENTRIES_MAX,
         install_snapshot_timeout: 600_000,
         ..Config::default()

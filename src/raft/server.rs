@@ -22,6 +22,7 @@ use std::time::Duration;
 use tokio::io::BufReader;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
+use tokio::task::JoinSet;
 
 /// Time for a caller to say who it is.
 const HELLO_DEADLINE: Duration = Duration::from_secs(5);
@@ -46,7 +47,10 @@ impl Server {
     /// Accepts peers until the task is dropped.
     pub(super) async fn run(self: Arc<Self>, listener: TcpListener) {
         let places = Arc::new(Semaphore::new(PEER_CONNECTIONS_MAX));
+        // Ends with this task: a node that has stopped says nothing more.
+        let mut sessions = JoinSet::new();
         loop {
+            while sessions.try_join_next().is_some() {}
             let stream = match listener.accept().await {
                 Ok((stream, _)) => stream,
                 Err(error) => {
@@ -61,7 +65,7 @@ impl Server {
                 continue;
             };
             let server = Arc::clone(&self);
-            tokio::spawn(async move {
+            sessions.spawn(async move {
                 if let Err(error) = server.serve(stream).await {
                     tracing::debug!(%error, "a peer connection ended");
                 }

@@ -197,3 +197,61 @@ impl<W: Write> Write for Hashing<W> {
         self.inner.flush()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use openraft::StoredMembership;
+
+    fn written(dir: &SnapshotDir) -> SnapshotFile {
+        let membership = StoredMembership::default();
+        let meta = WireSnapshotMeta { last: None, membership: (&membership).into() };
+        dir.write(&meta, &Machine::default().freeze()).unwrap()
+    }
+
+    #[test]
+    fn a_snapshot_is_current_only_when_it_is_whole() {
+        let place = tempfile::tempdir().unwrap();
+        let dir = SnapshotDir::open(place.path()).unwrap();
+        assert!(dir.current().unwrap().is_none());
+        let mut first = written(&dir);
+        assert!(dir.current().unwrap().is_none(), "written, but not current");
+        dir.make_current(&mut first).unwrap();
+        let mut second = written(&dir);
+        dir.make_current(&mut second).unwrap();
+        assert!(first.verify().is_ok(), "an open snapshot stays readable when another takes its name");
+        assert!(dir.current().unwrap().unwrap().load().is_ok());
+    }
+
+    #[test]
+    fn what_a_crash_left_half_written_is_removed() {
+        let place = tempfile::tempdir().unwrap();
+        let dir = SnapshotDir::open(place.path()).unwrap();
+        drop(written(&dir));
+        assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0, "what nobody wants goes by itself");
+        std::mem::forget(written(&dir));
+        assert_eq!(fs::read_dir(place.path()).unwrap().count(), 1);
+        SnapshotDir::open(place.path()).unwrap();
+        assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn damage_is_noticed_wherever_it_is() {
+        let place = tempfile::tempdir().unwrap();
+        let dir = SnapshotDir::open(place.path()).unwrap();
+        let mut snapshot = written(&dir);
+        dir.make_current(&mut snapshot).unwrap();
+        let path = place.path().join(CURRENT);
+        let whole = fs::read(&path).unwrap();
+        for at in (0..whole.len()).step_by(997) {
+            let mut flipped = whole.clone();
+            flipped[at] ^= 1;
+            fs::write(&path, &flipped).unwrap();
+            assert!(dir.current().unwrap().unwrap().load().is_err(), "a flipped bit at {at}");
+        }
+        for end in [0, 1, 31, 32, 40, whole.len() - 1] {
+            fs::write(&path, &whole[..end]).unwrap();
+            assert!(dir.current().unwrap().unwrap().load().is_err(), "cut off at {end}");
+        }
+    }
+}

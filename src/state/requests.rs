@@ -5,7 +5,7 @@
 use super::outcome::Grant;
 use super::shards::Shards;
 use crate::limiter::{Span, Time};
-use crate::limits::REQUEST_ID_RETENTION_NS;
+use crate::limits::{REQUEST_ID_RETENTION_NS, REQUEST_IDS_MAX};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
@@ -62,11 +62,17 @@ pub(super) struct Requests {
     by_id: Shards<u128, Remembered>,
     /// In the order of their permits, which is the order of their stamps: the first is forgotten first.
     order: VecDeque<(Time, u128)>,
+    most: usize,
 }
 
 impl Requests {
     pub(super) fn new() -> Self {
-        Self { by_id: Shards::new(), order: VecDeque::new() }
+        Self::bounded(REQUEST_IDS_MAX)
+    }
+
+    /// Room for so many: a test does not want to remember four million.
+    pub(super) fn bounded(most: usize) -> Self {
+        Self { by_id: Shards::new(), order: VecDeque::new(), most }
     }
 
     pub(super) const fn by_id(&self) -> &Shards<u128, Remembered> {
@@ -75,6 +81,10 @@ impl Requests {
 
     pub(super) const fn len(&self) -> usize {
         self.by_id.len()
+    }
+
+    pub(super) const fn is_full(&self) -> bool {
+        self.len() >= self.most
     }
 
     pub(super) fn get(&self, id: u128) -> Option<&Remembered> {

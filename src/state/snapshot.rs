@@ -87,7 +87,8 @@ impl Frozen {
 }
 
 impl Machine {
-    /// Reads a state back. Nothing is trusted: every length is bounded and every name checked.
+    /// Reads a state back. Nothing is trusted: every length is bounded, every name checked, and every
+    /// invariant of the state holds afterwards.
     pub fn read(input: &mut impl Read) -> Result<Self, SnapshotError> {
         let mut format = [0];
         input.read_exact(&mut format)?;
@@ -101,15 +102,41 @@ impl Machine {
                 if register.indexed > register.next {
                     return Err(SnapshotError::Damaged(format!("key {key} is indexed after its register")));
                 }
+                if register.permit > head.permits {
+                    return Err(SnapshotError::Damaged(format!(
+                        "key {key} has permit {} of {}",
+                        register.permit, head.permits
+                    )));
+                }
+                if keys.get(&key).is_some() {
+                    return Err(SnapshotError::Damaged(format!("key {key} stands there twice")));
+                }
                 keys.restore(key, register);
             }
         }
-        let mut requests = Vec::new();
-        for _ in 0..head.request_blocks {
-            requests.extend(read_block::<Vec<(u128, Remembered)>>(input)?);
-        }
-        Ok(Self { now: head.now, permits: head.permits, keys, requests: Requests::restore(requests) })
+        Ok(Self { now: head.now, permits: head.permits, keys, requests: read_requests(input, &head)? })
     }
+}
+
+fn read_requests(input: &mut impl Read, head: &Head) -> Result<Requests, SnapshotError> {
+    let mut listed = Vec::new();
+    for _ in 0..head.request_blocks {
+        listed.extend(read_block::<Vec<(u128, Remembered)>>(input)?);
+    }
+    for (_, request) in &listed {
+        if request.permit > head.permits {
+            return Err(SnapshotError::Damaged(format!("a request has permit {} of {}", request.permit, head.permits)));
+        }
+        if request.stamp > head.now {
+            return Err(SnapshotError::Damaged(format!("a request was decided at {}, after the end", request.stamp)));
+        }
+    }
+    let count = listed.len();
+    let requests = Requests::restore(listed);
+    if requests.len() != count {
+        return Err(SnapshotError::Damaged(format!("{count} requests, and only {} names", requests.len())));
+    }
+    Ok(requests)
 }
 
 fn write_piece<K: Serialize, V: Serialize>(out: &mut impl Write, piece: &Shard<K, V>) -> io::Result<()> {
@@ -136,5 +163,101 @@ fn read_block<T: DeserializeOwned>(input: &mut impl Read) -> Result<T, SnapshotE
     if bytes.len() as u64 != u64::from(length) {
         return Err(SnapshotError::Damaged(format!("a block of {length} bytes ends after {}", bytes.len())));
     }
-    postcard::from_bytes(&bytes).map_err(|error| SnapshotError::Damaged(error.to_string()))
+    let (block, rest) = postcard::take_from_bytes(&bytes).map_err(|error| SnapshotError::Damaged(error.to_string()))?;
+    if !rest.is_empty() {
+        return Err(SnapshotError::Damaged(format!("a block of {length} bytes has {} too many", rest.len())));
+    }
+    Ok(block)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limiter::{Limit, Spacing, Span};
+    use std::sync::Arc;
+
+    /// A snapshot with these registers and requests, each list a block of its own, under a head of five seconds and three
+    /// permits.
+    fn snapshot(registers: &[Vec<(Key, Register)>], requests: &[Vec<(u128, Remembered)>]) -> Vec<u8> {
+        let mut bytes = vec![FORMAT];
+        let count = |blocks: usize| u32::try_from(blocks).unwrap();
+        let head = Head {
+            now: Time(5),
+            permits: 3,
+            register_blocks: count(registers.len()),
+            request_blocks: count(requests.len()),
+        };
+        write_block(&mut bytes, &head).unwrap();
+        for block in registers {
+            write_block(&mut bytes, block).unwrap();
+        }
+        for block in requests {
+            write_block(&mut bytes, block).unwrap();
+        }
+        bytes
+    }
+
+    fn register(key: &str, permit: u64) -> (Key, Register) {
+        let limit = Limit::Spacing(Spacing::new("1/6s".parse().unwrap(), Span::ZERO, 10).unwrap());
+        (Key::new(key).unwrap(), Register { next: Time(9), permit, indexed: Time(7), limit: Arc::new(limit) })
+    }
+
+    fn request(id: u128, permit: u64) -> (u128, Remembered) {
+        let (slot, stamp) = (Time(6), Time(5));
+        (id, Remembered { fingerprint: 1, permit, slot, stamp, start_before: None, expires_at: None })
+    }
+
+    fn damage(bytes: &[u8]) -> String {
+        match Machine::read(&mut &*bytes) {
+            Err(SnapshotError::Damaged(what)) => what,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn items_may_lie_in_any_block() {
+        let one = snapshot(&[vec![register("a", 1), register("b", 2)]], &[vec![request(1, 1), request(2, 2)]]);
+        let two =
+            snapshot(&[vec![register("b", 2)], vec![register("a", 1)]], &[vec![request(2, 2)], vec![request(1, 1)]]);
+        let [one, two] = [one, two].map(|bytes| Machine::read(&mut bytes.as_slice()).unwrap());
+        assert_eq!((one.keys(), one.request_ids()), (2, 2));
+        assert_eq!(one.freeze().digest(), two.freeze().digest());
+    }
+
+    /// "Each key stands in the expiry index exactly once": a second register would leave the first one's place in it.
+    #[test]
+    fn names_that_stand_there_twice_are_damage() {
+        let again = (Key::new("a").unwrap(), Register { indexed: Time(8), ..register("a", 2).1 });
+        assert_eq!(damage(&snapshot(&[vec![register("a", 1)], vec![again]], &[])), "key a stands there twice");
+        let twice = snapshot(&[], &[vec![request(7, 1)], vec![request(7, 2)]]);
+        assert_eq!(damage(&twice), "2 requests, and only 1 names");
+    }
+
+    /// "Strictly increasing over the whole cluster": a permit ahead of the count would be given out again.
+    #[test]
+    fn permits_and_times_ahead_of_the_head_are_damage() {
+        assert!(Machine::read(&mut snapshot(&[vec![register("a", 3)]], &[vec![request(7, 3)]]).as_slice()).is_ok());
+        assert_eq!(damage(&snapshot(&[vec![register("a", 4)]], &[])), "key a has permit 4 of 3");
+        assert_eq!(damage(&snapshot(&[], &[vec![request(7, 4)]])), "a request has permit 4 of 3");
+        let (id, early) = request(7, 3);
+        let early = Remembered { stamp: Time(6), ..early };
+        assert_eq!(
+            damage(&snapshot(&[], &[vec![(id, early)]])),
+            "a request was decided at 0.000000006s, after the end"
+        );
+    }
+
+    #[test]
+    fn an_index_behind_the_register_is_damage() {
+        let (key, late) = register("a", 1);
+        let late = Register { indexed: Time(10), ..late };
+        assert_eq!(damage(&snapshot(&[vec![(key, late)]], &[])), "key a is indexed after its register");
+    }
+
+    #[test]
+    fn a_block_with_more_in_it_than_it_says_is_damage() {
+        let mut bytes = vec![FORMAT];
+        write_block(&mut bytes, &(Time(5), 3_u64, 0_u32, 0_u32, 99_u8)).unwrap();
+        assert_eq!(damage(&bytes), "a block of 5 bytes has 1 too many");
+    }
 }

@@ -10,15 +10,15 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 /// The binary under test: built once for all tests.
-pub const QUORATE: &str = env!("CARGO_BIN_EXE_quorate");
+pub(crate) const QUORATE: &str = env!("CARGO_BIN_EXE_quorate");
 
 /// How long a condition may take before a test gives up: generous, because it only bounds failures.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Ports below the range that outgoing connections draw from, so that a killed node finds its own free again.
 static NEXT_PORT: AtomicU16 = AtomicU16::new(0);
 
-pub fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     let start = u16::try_from(std::process::id() % 10_000).expect("small");
     loop {
         let step = NEXT_PORT.fetch_add(1, Ordering::Relaxed);
@@ -30,10 +30,10 @@ pub fn free_port() -> u16 {
 }
 
 /// One node: its addresses stay, its process comes and goes.
-pub struct Node {
-    pub id: u64,
-    pub url: String,
-    pub data: PathBuf,
+pub(crate) struct Node {
+    pub(crate) id: u64,
+    pub(crate) url: String,
+    pub(crate) data: PathBuf,
     args: Vec<String>,
     envs: Vec<(String, String)>,
     child: Option<Child>,
@@ -41,15 +41,15 @@ pub struct Node {
 }
 
 /// The nodes and the directory they live in.
-pub struct Cluster {
-    pub nodes: Vec<Node>,
-    pub http: reqwest::Client,
-    pub dir: TempDir,
+pub(crate) struct Cluster {
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) http: reqwest::Client,
+    pub(crate) dir: TempDir,
 }
 
 impl Cluster {
     /// Starts `count` nodes as an operator would, in the given order of ids, and waits until all are ready.
-    pub async fn start(count: u64) -> Self {
+    pub(crate) async fn start(count: u64) -> Self {
         let mut cluster = Self::prepare(count, &[]);
         for node in &mut cluster.nodes {
             node.spawn();
@@ -59,7 +59,7 @@ impl Cluster {
     }
 
     /// Everything but the processes. `extra` are more arguments for every node.
-    pub fn prepare(count: u64, extra: &[&str]) -> Self {
+    pub(crate) fn prepare(count: u64, extra: &[&str]) -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let ports: Vec<(u16, u16)> = (0..count).map(|_| (free_port(), free_port())).collect();
         let members: Vec<String> =
@@ -80,16 +80,16 @@ impl Cluster {
         Self { nodes: nodes.collect(), http, dir }
     }
 
-    pub fn urls(&self) -> Vec<String> {
+    pub(crate) fn urls(&self) -> Vec<String> {
         self.nodes.iter().map(|node| node.url.clone()).collect()
     }
 
-    pub fn node(&mut self, id: u64) -> &mut Node {
+    pub(crate) fn node(&mut self, id: u64) -> &mut Node {
         self.nodes.iter_mut().find(|node| node.id == id).expect("a node of this cluster")
     }
 
     /// Waits until every running node is ready.
-    pub async fn ready(&mut self) {
+    pub(crate) async fn ready(&mut self) {
         for index in 0..self.nodes.len() {
             if self.nodes[index].child.is_none() {
                 continue;
@@ -112,7 +112,7 @@ impl Cluster {
     }
 
     /// The leader that a running node knows, once there is one that runs.
-    pub async fn leader(&mut self) -> u64 {
+    pub(crate) async fn leader(&mut self) -> u64 {
         let mut tries = patience();
         loop {
             let running: Vec<(u64, String)> =
@@ -130,7 +130,7 @@ impl Cluster {
     }
 
     /// Waits until all nodes have applied the same entry and checks that their states are equal there.
-    pub async fn equal_digests(&self) {
+    pub(crate) async fn equal_digests(&self) {
         let mut tries = patience();
         loop {
             let mut digests = Vec::new();
@@ -147,18 +147,18 @@ impl Cluster {
         }
     }
 
-    pub fn logs(&self) -> String {
+    pub(crate) fn logs(&self) -> String {
         self.nodes.iter().map(|node| format!("--- node {} ---\n{}\n", node.id, node.log())).collect()
     }
 }
 
 impl Node {
     /// Sets a variable for the next start.
-    pub fn env(&mut self, name: &str, value: &str) {
+    pub(crate) fn env(&mut self, name: &str, value: &str) {
         self.envs.push((name.to_owned(), value.to_owned()));
     }
 
-    pub fn spawn(&mut self) {
+    pub(crate) fn spawn(&mut self) {
         assert!(self.child.is_none(), "node {} runs already", self.id);
         let log = File::options().create(true).append(true).open(&self.log).expect("a log file");
         let child = Command::new(QUORATE)
@@ -173,20 +173,20 @@ impl Node {
     }
 
     /// kill -9.
-    pub fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         let mut child = self.child.take().expect("a running node");
         child.kill().expect("kill");
         child.wait().expect("wait");
     }
 
     /// Sends a signal by name.
-    pub fn signal(&self, name: &str) {
+    pub(crate) fn signal(&self, name: &str) {
         let pid = self.child.as_ref().expect("a running node").id().to_string();
         assert!(Command::new("kill").args([&format!("-{name}"), &pid]).status().expect("kill").success());
     }
 
     /// Waits for the process to end by itself.
-    pub async fn ended(&mut self) -> ExitStatus {
+    pub(crate) async fn ended(&mut self) -> ExitStatus {
         let mut tries = patience();
         loop {
             let child = self.child.as_mut().expect("a running node");
@@ -198,7 +198,7 @@ impl Node {
         }
     }
 
-    pub fn is_running(&self) -> bool {
+    pub(crate) fn is_running(&self) -> bool {
         self.child.is_some()
     }
 
@@ -211,7 +211,7 @@ impl Node {
         }
     }
 
-    pub fn log(&self) -> String {
+    pub(crate) fn log(&self) -> String {
         read_tail(&self.log)
     }
 }
@@ -232,7 +232,7 @@ fn read_tail(path: &Path) -> String {
 }
 
 /// A JSON answer, if there is one.
-pub async fn get(http: &reqwest::Client, url: &str) -> Option<Value> {
+pub(crate) async fn get(http: &reqwest::Client, url: &str) -> Option<Value> {
     let answer = http.get(url).send().await.ok()?;
     if !answer.status().is_success() {
         return None;
@@ -241,17 +241,17 @@ pub async fn get(http: &reqwest::Client, url: &str) -> Option<Value> {
 }
 
 /// Polls until patience runs out.
-pub struct Patience {
+pub(crate) struct Patience {
     until: tokio::time::Instant,
 }
 
-pub fn patience() -> Patience {
+pub(crate) fn patience() -> Patience {
     Patience { until: quorate::clock::Deadline::after(PATIENCE).instant() }
 }
 
 impl Patience {
     /// Pauses a moment; `false` when it is time to give up.
-    pub async fn next(&mut self) -> bool {
+    pub(crate) async fn next(&mut self) -> bool {
         tokio::time::timeout_at(self.until, tokio::time::sleep(Duration::from_millis(20))).await.is_ok()
     }
 }

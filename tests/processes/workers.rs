@@ -10,42 +10,42 @@ use tokio::task::JoinSet;
 
 /// One grant as a worker saw it.
 #[derive(Debug, Clone)]
-pub struct Grant {
-    pub request_id: String,
-    pub key: String,
-    pub permit: u64,
-    pub slot_us: u64,
+pub(crate) struct Grant {
+    pub(crate) request_id: String,
+    pub(crate) key: String,
+    pub(crate) permit: u64,
+    pub(crate) slot_us: u64,
     /// When the answer arrived, since the beginning of the history.
-    pub at: Duration,
+    pub(crate) at: Duration,
     /// When it was first asked for.
-    pub asked_at: Duration,
+    pub(crate) asked_at: Duration,
 }
 
 /// Everything the workers did.
 #[derive(Default)]
-pub struct History {
-    pub grants: Mutex<Vec<Grant>>,
+pub(crate) struct History {
+    pub(crate) grants: Mutex<Vec<Grant>>,
     /// Answers other than grants, by status and code.
-    pub others: Mutex<BTreeMap<String, u64>>,
+    pub(crate) others: Mutex<BTreeMap<String, u64>>,
     requests: AtomicU64,
 }
 
 /// Workers in the background.
-pub struct Workers {
-    pub history: Arc<History>,
-    pub began: Stopwatch,
+pub(crate) struct Workers {
+    pub(crate) history: Arc<History>,
+    pub(crate) began: Stopwatch,
     stop: Arc<AtomicBool>,
     tasks: JoinSet<()>,
 }
 
 /// What the workers ask for: far more reservations than they can use up, so that nothing is denied.
-pub const RATE: &str = "500/s";
-pub const INTERVAL_US: u64 = 2_000;
-pub const KEYS: u64 = 4;
+pub(crate) const RATE: &str = "500/s";
+pub(crate) const INTERVAL_US: u64 = 2_000;
+pub(crate) const KEYS: u64 = 4;
 
 impl Workers {
     /// Starts `count` workers spread over all nodes. Each request is repeated under its id until it is granted.
-    pub fn start(urls: &[String], count: usize) -> Self {
+    pub(crate) fn start(urls: &[String], count: usize) -> Self {
         let history = Arc::new(History::default());
         let stop = Arc::new(AtomicBool::new(false));
         let began = Stopwatch::start();
@@ -58,12 +58,12 @@ impl Workers {
     }
 
     /// Grants so far.
-    pub fn granted(&self) -> usize {
+    pub(crate) fn granted(&self) -> usize {
         self.history.grants.lock().unwrap().len()
     }
 
     /// Lets every worker finish its current request and returns what all of them saw.
-    pub async fn finish(mut self) -> Arc<History> {
+    pub(crate) async fn finish(mut self) -> Arc<History> {
         self.stop.store(true, Ordering::Relaxed);
         while let Some(worker) = self.tasks.join_next().await {
             worker.expect("a worker panicked");
@@ -117,7 +117,7 @@ fn note(history: &History, what: &str) {
 }
 
 /// One acquire; the error says at which stage it broke.
-pub async fn ask(http: &reqwest::Client, url: &str, key: &str, id: &str) -> Result<(u16, Value), &'static str> {
+pub(crate) async fn ask(http: &reqwest::Client, url: &str, key: &str, id: &str) -> Result<(u16, Value), &'static str> {
     let body = json!({
         "key": key, "limit": {"rate": RATE, "max_reserved": 100_000}, "request_id": id, "max_wait_ms": 60_000,
     });
@@ -133,7 +133,7 @@ pub async fn ask(http: &reqwest::Client, url: &str, key: &str, id: &str) -> Resu
 }
 
 /// Milliseconds with three decimals, exactly.
-pub fn micros(value: &Value) -> u64 {
+pub(crate) fn micros(value: &Value) -> u64 {
     let millis = value.as_f64().expect("a number");
     #[expect(
         clippy::cast_possible_truncation,
@@ -146,7 +146,7 @@ pub fn micros(value: &Value) -> u64 {
 
 /// P1: "Two permits of one key are never closer than the limit allows, in cluster time, whoever the leader was."
 /// And: permits are unique and grow with the slots of a key; a request id names one permit.
-pub fn check(grants: &[Grant]) {
+pub(crate) fn check(grants: &[Grant]) {
     let mut by_key: HashMap<&str, Vec<&Grant>> = HashMap::new();
     let mut by_permit: HashMap<u64, &Grant> = HashMap::new();
     let mut by_id: HashMap<&str, u64> = HashMap::new();

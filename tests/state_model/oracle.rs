@@ -219,7 +219,7 @@ impl Oracle {
         let Some(last) = self.given.iter().rfind(|given| given.key == *key) else { return 0 };
         let taken = u128::from(last.end().saturating_sub(self.now));
         let unit = last.terms.unit();
-        ns((taken.saturating_sub(unit) + unit - 1) / unit)
+        ns(taken.div_ceil(unit).saturating_sub(1))
     }
 
     fn first_idle_after(&self) -> u64 {
