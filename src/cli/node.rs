@@ -18,6 +18,9 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
+/// What the client listener gets on top of the bound that it hands on.
+const HTTP_EXTRA: Duration = Duration::from_secs(1);
+
 /// Arguments of `quorate node`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -82,7 +85,7 @@ async fn serve(config: &Config, stop_with_stdin: bool) -> Result<(), Failure> {
     let orderly = async {
         node.begin_shutdown();
         let _ = stop_http.send(());
-        if timeout(config.drain, &mut server).await.is_err() {
+        if timeout(config.drain + HTTP_EXTRA, &mut server).await.is_err() {
             tracing::warn!(drain = ?config.drain, "requests were still in flight when the drain time ended");
             server.abort();
         }
@@ -100,7 +103,9 @@ fn http_options(config: &Config) -> http::Options {
         connections_max: config.connections_max,
         header_timeout: config.header_timeout,
         body_timeout: config.body_timeout,
-        drain: config.drain,
+        // The node gives up first, and says more precisely why.
+        request_timeout: config.request_timeout + HTTP_EXTRA,
+        shutdown_grace: config.drain,
     }
 }
 

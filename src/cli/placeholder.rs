@@ -10,7 +10,8 @@ pub(super) mod http {
         pub(in crate::cli) connections_max: usize,
         pub(in crate::cli) header_timeout: Duration,
         pub(in crate::cli) body_timeout: Duration,
-        pub(in crate::cli) drain: Duration,
+        pub(in crate::cli) request_timeout: Duration,
+        pub(in crate::cli) shutdown_grace: Duration,
     }
 
     pub(in crate::cli) async fn serve(
@@ -18,8 +19,7 @@ pub(super) mod http {
         _: Handle,
         _: Options,
         shutdown: impl Future<Output = ()>,
-    ) -> std::io::Result<()> {
+    ) {
         shutdown.await;
-        Ok(())
     }
 }

@@ -116,7 +116,7 @@ impl Client {
         Ok(self.ask(&Exchange::get(path), None).await?.answer)
     }
 
-    /// The cluster as the leader sees it, or as any node does where none leads.
+    /// The cluster as the node sees it that answers first.
     pub async fn cluster(&self) -> Result<ClusterResponse, Error> {
         Ok(self.ask(&Exchange::get("/cluster".to_owned()), None).await?.answer)
     }

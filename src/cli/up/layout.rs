@@ -54,9 +54,6 @@ impl Layout {
         let Some(known) = Self::load(data)? else {
             let layout = Self::plan(nodes.unwrap_or(NODES_DEFAULT), port.unwrap_or(PORT_DEFAULT))?;
             layout.check_free()?;
-            layout
-                .store(data)
-                .map_err(|error| Failure::error(format!("cannot write to {}: {error}", data.display())))?;
             return Ok(layout);
         };
         let (count, first) = (known.nodes.len(), known.nodes[0].client.port());
@@ -135,14 +132,17 @@ impl Layout {
         }
     }
 
-    /// Whole or not at all: half a layout would make the data unusable for `up`.
-    fn store(&self, data: &Path) -> io::Result<()> {
-        fs::create_dir_all(data)?;
-        let (file, draft) = (data.join(FILE), data.join(format!("{FILE}.new")));
-        let mut writer = fs::File::create(&draft)?;
-        writer.write_all(&serde_json::to_vec_pretty(self)?)?;
-        writer.sync_all()?;
-        fs::rename(draft, file)
+    /// Remembers the layout in `data`. Whole or not at all: half a layout would make the data unusable for `up`.
+    pub(super) fn store(&self, data: &Path) -> Result<(), Failure> {
+        let store = || -> io::Result<()> {
+            fs::create_dir_all(data)?;
+            let (file, draft) = (data.join(FILE), data.join(format!("{FILE}.new")));
+            let mut writer = fs::File::create(&draft)?;
+            writer.write_all(&serde_json::to_vec_pretty(self)?)?;
+            writer.sync_all()?;
+            fs::rename(draft, file)
+        };
+        store().map_err(|error| Failure::error(format!("cannot write to {}: {error}", data.display())))
     }
 }
 
@@ -166,6 +166,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let data = directory.path().join("data");
         let first = Layout::settle(&data, Some(2), Some(0)).unwrap();
+        first.store(&data).unwrap();
         assert_eq!(Layout::settle(&data, None, None).unwrap(), first);
         assert_eq!(Layout::settle(&data, Some(2), Some(0)).unwrap(), first);
         assert_eq!(Layout::settle(&data, None, Some(first.nodes[0].client.port() - 1)).unwrap(), first);

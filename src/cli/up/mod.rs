@@ -57,6 +57,7 @@ pub(super) async fn run(args: &Args, output: Output) -> Result<(), Failure> {
     for place in &layout.nodes {
         recipes.push(recipe(&program, &args.data, &layout, place)?);
     }
+    layout.store(&args.data)?;
     Cluster::start(recipes, &layout, &args.data, Report::new(output))?.run().await
 }
 

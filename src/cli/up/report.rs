@@ -64,7 +64,7 @@ impl Report {
             Event::Started { .. } => return None,
             Event::Ready { leader, after } => format!(
                 "\n{} after {:.1} s: node {leader} leads. Try it, as often as you like:\n\n  \
-                 curl -s {}/acquire -H 'content-type: application/json' -d '{{\"key\":\"demo\",\"limit\":\"1/6s\"}}'\n\n\
+                 curl -s {}/acquire -d '{{\"key\":\"demo\",\"limit\":\"1/6s\"}}'\n\n\
                  Ctrl-C stops the cluster; the data stays.\n",
                 paint("Ready", Colour::Green),
                 after.as_secs_f32(),
