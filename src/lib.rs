@@ -5,7 +5,9 @@
 //! enforces which of them may use which.
 
 pub mod api;
+pub mod http;
 pub mod limiter;
 pub mod limits;
+pub mod metric_names;
 pub mod node;
 pub mod state;
