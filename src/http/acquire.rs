@@ -112,7 +112,7 @@ async fn decide(app: &App, headers: &HeaderMap, body: &[u8]) -> (Response, Tally
         Ok(asked) => asked,
         Err(problem) => return (respond::problem(&problem), Tally::Error),
     };
-    let verdict = timeout(app.options.request_timeout, app.handle.acquire(asked.acquire.clone()));
+    let verdict = timeout(app.options.request_timeout, app.upstream.acquire(asked.acquire.clone()));
     match verdict.await.unwrap_or_else(|_| Err(no_word())) {
         Ok(verdict) => answer::verdict(asked, verdict),
         Err(failure) => (answer::failure(&asked.key, failure), Tally::Error),

@@ -3,13 +3,13 @@
 use super::meters::Meters;
 use super::openapi;
 use super::options::Options;
-use crate::node::Handle;
+use super::upstream::Upstream;
 use bytes::Bytes;
 
 /// One per listener, shared by all connections.
 #[derive(Debug)]
 pub(super) struct App {
-    pub(super) handle: Handle,
+    pub(super) upstream: Upstream,
     pub(super) options: Options,
     pub(super) meters: Meters,
     /// `/openapi.json`, rendered once.
@@ -17,7 +17,7 @@ pub(super) struct App {
 }
 
 impl App {
-    pub(super) fn new(handle: Handle, options: Options) -> Self {
-        Self { handle, options, meters: Meters::new(), openapi: Bytes::from(openapi::document()) }
+    pub(super) fn new(upstream: Upstream, options: Options) -> Self {
+        Self { upstream, options, meters: Meters::new(), openapi: Bytes::from(openapi::document()) }
     }
 }

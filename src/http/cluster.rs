@@ -17,7 +17,7 @@ use std::sync::Arc;
     responses((status = 200, description = "The cluster as this node sees it", body = ClusterResponse))
 )]
 pub(super) async fn cluster(State(app): State<Arc<App>>) -> Response {
-    respond::json(&rendered(app.handle.cluster()))
+    respond::json(&rendered(app.upstream.cluster()))
 }
 
 fn rendered(view: ClusterView) -> ClusterResponse {

@@ -21,7 +21,7 @@ use tokio::time::timeout;
     )
 )]
 pub(super) async fn digest(State(app): State<Arc<App>>) -> Response {
-    match timeout(app.options.request_timeout, app.handle.digest()).await {
+    match timeout(app.options.request_timeout, app.upstream.digest()).await {
         Ok(view) => respond::json(&DigestResponse { applied: view.applied, digest: view.digest, keys: view.keys }),
         Err(_) => respond::problem(&Problem::new(Code::Overloaded, "the digest was not ready in time")),
     }

@@ -43,7 +43,7 @@ pub(super) async fn key(State(app): State<Arc<App>>, uri: Uri) -> Response {
         Ok(key) => key,
         Err(problem) => return respond::problem(&problem),
     };
-    match timeout(app.options.request_timeout, app.handle.look(key.clone())).await {
+    match timeout(app.options.request_timeout, app.upstream.look(key.clone())).await {
         Ok(Ok(look)) => found(key.as_str(), &look),
         Ok(Err(failure)) => respond::problem(&unseen(failure).about(key.as_str())),
         Err(_) => {

@@ -32,8 +32,11 @@ mod reject;
 mod respond;
 mod route;
 mod server;
+#[cfg(test)]
+mod server_tests;
 mod shell;
 mod timing;
+mod upstream;
 
 pub use openapi::document;
 pub use options::Options;

@@ -43,7 +43,7 @@ pub(super) async fn livez(uri: Uri, headers: HeaderMap) -> Response {
     )
 )]
 pub(super) async fn readyz(State(app): State<Arc<App>>, uri: Uri, headers: HeaderMap) -> Response {
-    probe("readyz", &app.handle.readiness(), &uri, &headers)
+    probe("readyz", &app.upstream.readiness(), &uri, &headers)
 }
 
 /// The same as `/readyz`, under the name that most tools try first.
@@ -63,7 +63,7 @@ pub(super) async fn readyz(State(app): State<Arc<App>>, uri: Uri, headers: Heade
     )
 )]
 pub(super) async fn healthz(State(app): State<Arc<App>>, uri: Uri, headers: HeaderMap) -> Response {
-    probe("healthz", &app.handle.readiness(), &uri, &headers)
+    probe("healthz", &app.upstream.readiness(), &uri, &headers)
 }
 
 fn probe(name: &str, readiness: &Readiness, uri: &Uri, headers: &HeaderMap) -> Response {

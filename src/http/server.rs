@@ -8,6 +8,7 @@ use super::options::Options;
 use super::reject::{self, REJECTIONS_MAX};
 use super::route;
 use super::shell;
+use super::upstream::Upstream;
 use crate::limits::HEADER_BYTES_MAX;
 use crate::node::Handle;
 use axum::Router;
@@ -34,7 +35,17 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Serves clients on `listener` until `shutdown` completes; then accepts nobody any more, lets requests in flight finish
 /// within `options.shutdown_grace`, and closes what is left.
 pub async fn serve(listener: TcpListener, handle: Handle, options: Options, shutdown: impl Future<Output = ()>) {
-    let mut server = Server::new(handle, options);
+    run(listener, Upstream::Node(handle), options, shutdown).await;
+}
+
+/// The same in front of anything.
+pub(super) async fn run(
+    listener: TcpListener,
+    upstream: Upstream,
+    options: Options,
+    shutdown: impl Future<Output = ()>,
+) {
+    let mut server = Server::new(upstream, options);
     let mut upkeep = interval(UPKEEP);
     upkeep.set_missed_tick_behavior(MissedTickBehavior::Delay);
     tokio::pin!(shutdown);
@@ -68,9 +79,9 @@ struct Server {
 }
 
 impl Server {
-    fn new(handle: Handle, options: Options) -> Self {
+    fn new(upstream: Upstream, options: Options) -> Self {
         let places = Arc::new(Semaphore::new(options.connections_max.min(Semaphore::MAX_PERMITS)));
-        let app = Arc::new(App::new(handle, options));
+        let app = Arc::new(App::new(upstream, options));
         Self {
             router: route::router(Arc::clone(&app)),
             app,

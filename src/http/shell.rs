@@ -34,7 +34,7 @@ async fn surround(
         Ok(Ok(response)) => response,
         Err(panic) => panicked(route, panic.as_ref()),
     };
-    if let Some(leader) = app.handle.leader_elsewhere() {
+    if let Some(leader) = app.upstream.leader_elsewhere() {
         name_leader(&mut response, &leader);
     }
     app.meters.answered(route, response.status());
@@ -57,12 +57,14 @@ fn name_leader(response: &mut Response, leader: &str) {
 mod tests {
     use super::*;
     use crate::http::options::Options;
+    use crate::http::upstream::Upstream;
+    use crate::http::upstream::scripted::Script;
     use http::StatusCode;
     use http_body_util::BodyExt;
 
     #[tokio::test]
     async fn a_panic_is_an_answer() {
-        let app = App::new(crate::node::Handle {}, Options::default());
+        let app = App::new(Upstream::Script(Script::default()), Options::default());
         let response = surround(&app, Some(Route::Acquire), async { panic!("on purpose") }).await;
         assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
         let bytes = response.into_body().collect().await.unwrap().to_bytes();
