@@ -36,6 +36,8 @@ pub(crate) struct Node {
     pub(crate) data: PathBuf,
     args: Vec<String>,
     envs: Vec<(String, String)>,
+    /// A program that runs the node, such as `strace`.
+    wrapper: Vec<String>,
     child: Option<Child>,
     log: PathBuf,
 }
@@ -74,7 +76,16 @@ impl Cluster {
             args.extend(["--members".to_owned(), members.clone()]);
             args.extend(extra.iter().map(|arg| (*arg).to_owned()));
             let log = dir.path().join(format!("node{id}.log"));
-            Node { id, url: format!("http://127.0.0.1:{client}"), data, args, envs: Vec::new(), child: None, log }
+            Node {
+                id,
+                url: format!("http://127.0.0.1:{client}"),
+                data,
+                args,
+                envs: Vec::new(),
+                wrapper: Vec::new(),
+                child: None,
+                log,
+            }
         });
         let http = reqwest::Client::builder().timeout(Duration::from_secs(10)).build().expect("a client");
         Self { nodes: nodes.collect(), http, dir }
@@ -158,10 +169,17 @@ impl Node {
         self.envs.push((name.to_owned(), value.to_owned()));
     }
 
+    /// Runs the node under another program from the next start on.
+    pub(crate) fn run_under(&mut self, wrapper: &[&str]) {
+        self.wrapper = wrapper.iter().map(|word| (*word).to_owned()).collect();
+    }
+
     pub(crate) fn spawn(&mut self) {
         assert!(self.child.is_none(), "node {} runs already", self.id);
         let log = File::options().create(true).append(true).open(&self.log).expect("a log file");
-        let child = Command::new(QUORATE)
+        let mut line = self.wrapper.iter().map(String::as_str).chain([QUORATE]);
+        let child = Command::new(line.next().expect("a program"))
+            .args(line)
             .args(&self.args)
             .envs(self.envs.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
@@ -229,6 +247,13 @@ fn read_tail(path: &Path) -> String {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     let lines: Vec<&str> = text.lines().collect();
     lines[lines.len().saturating_sub(40)..].join("\n")
+}
+
+/// Says in a visible line why a test does nothing here. Where nothing may be skipped (`NO_SKIP=1`, as in CI), it fails.
+pub(crate) fn skip(test: &str, missing: &str) {
+    println!("SKIPPED {test}: {missing}");
+    eprintln!("SKIPPED {test}: {missing}");
+    assert!(std::env::var_os("NO_SKIP").is_none(), "{test} must not be skipped: {missing}");
 }
 
 /// A JSON answer, if there is one.

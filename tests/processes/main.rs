@@ -3,7 +3,10 @@
 //!
 //! Every test owns its cluster, its ports and its directory, and waits for conditions, not for time.
 
+mod clocks;
 mod cluster;
+mod disk;
+mod hostile;
 mod kills;
 mod quorum;
 mod stops;
