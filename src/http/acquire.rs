@@ -18,6 +18,7 @@ use tokio::time::timeout;
 #[utoipa::path(
     post,
     path = "/acquire",
+    tag = "permits",
     request_body = AcquireRequest,
     params((
         "Idempotency-Key" = Option<String>,

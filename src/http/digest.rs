@@ -15,6 +15,7 @@ use tokio::time::timeout;
 #[utoipa::path(
     get,
     path = "/cluster/digest",
+    tag = "cluster",
     responses(
         (status = 200, description = "The digest", body = DigestResponse),
         (status = 503, description = "`overloaded`", body = Problem, content_type = "application/problem+json")

@@ -9,8 +9,8 @@
 //!
 //! Not here: what is granted (`limiter/`, `state/`), who leads (`node/`), how things look in JSON (`api/`).
 //!
-//! The way of a request: [`server`](serve) accepts, [`guard`] bounds the connection, [`shell`] surrounds every answer
-//! (panics, headers, counting), [`route`] finds the file with the handler.
+//! The way of a request: `server.rs` accepts, `guard.rs` bounds the connection, `shell.rs` surrounds every answer (panics,
+//! headers, counting), `route.rs` finds the file with the handler, `upstream.rs` is the node behind it.
 
 mod acquire;
 mod answer;

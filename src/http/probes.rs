@@ -18,6 +18,7 @@ use std::sync::Arc;
 #[utoipa::path(
     get,
     path = "/livez",
+    tag = "probes",
     params(("verbose" = Option<String>, Query, description = "Say what was checked")),
     responses((status = 200, description = "It does", body = String, content_type = "text/plain"))
 )]
@@ -30,6 +31,7 @@ pub(super) async fn livez(uri: Uri, headers: HeaderMap) -> Response {
 #[utoipa::path(
     get,
     path = "/readyz",
+    tag = "probes",
     params(("verbose" = Option<String>, Query, description = "Say what was checked")),
     responses(
         (status = 200, description = "It should", content(
@@ -50,6 +52,7 @@ pub(super) async fn readyz(State(app): State<Arc<App>>, uri: Uri, headers: Heade
 #[utoipa::path(
     get,
     path = "/healthz",
+    tag = "probes",
     params(("verbose" = Option<String>, Query, description = "Say what was checked")),
     responses(
         (status = 200, description = "It should", content(
