@@ -1,5 +1,5 @@
-//! `GET /cluster/digest`: this node's own state in one line. Two nodes at equal `applied` have equal digests, or something
-//! is very wrong.
+//! `GET /cluster/digest`: this node's own state in one line. Two nodes at equal `applied` have equal digests, or
+//! something is very wrong.
 
 use super::app::App;
 use super::respond;

@@ -14,7 +14,7 @@ use utoipa::OpenApi;
 #[openapi(
     info(
         title = "Quorate",
-        description = "A rate limiter that does not forget and does not lie: strictly spaced permits, decided by a Raft cluster."
+        description = "A rate limiter that does not forget and does not lie: spaced permits from a Raft cluster."
     ),
     paths(
         super::acquire::acquire,

@@ -1,7 +1,7 @@
 //! `GET /livez`, `/readyz`, `/healthz`: for those who restart nodes and those who send them traffic.
 //!
-//! Alive is whoever answers: a node without a leader must not be restarted for it. Ready is who should get traffic. Text for
-//! people and load balancers (`?verbose` adds a line per check, as failures always do), JSON for who accepts it.
+//! Alive is whoever answers: a node without a leader must not be restarted for it. Ready is who should get traffic.
+//! Text for people and load balancers (`?verbose` adds a line per check, as failures always do), JSON for programs.
 
 use super::app::App;
 use super::respond;

@@ -1,7 +1,7 @@
 //! Turning a connection away when too many are open: it is told so, which is kinder than leaving it in the queue of the
 //! kernel until its own timeout.
 //!
-//! The answer is written by hand: it must cost next to nothing, and no more than the first bytes of the question are read.
+//! The answer is written by hand and the question is not understood: this must cost next to nothing.
 
 use crate::api::{Code, PROBLEM_JSON, Problem, QUORATE_LEADER};
 use std::io;
@@ -28,8 +28,9 @@ pub(super) fn response(leader_url: Option<&str>) -> Vec<u8> {
     .into_bytes()
 }
 
-/// Answers and closes. Waits for the question first, because an answer to nothing is a protocol error to some clients, and
-/// for the end of it afterwards, because closing on unread bytes resets the connection and destroys the answer.
+/// Answers and closes. Waits for the question first, because an answer to nothing is a protocol error to some
+/// clients, and for the end of it afterwards, because closing on unread bytes resets the connection and destroys the
+/// answer.
 pub(super) async fn reject<S: AsyncRead + AsyncWrite + Unpin>(mut socket: S, response: &[u8]) {
     let _ = timeout(PATIENCE, exchange(&mut socket, response)).await;
 }

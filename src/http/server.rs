@@ -32,8 +32,8 @@ const UPKEEP: Duration = Duration::from_secs(5);
 /// How long to leave a listener alone that cannot accept, most likely because the process is out of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Serves clients on `listener` until `shutdown` completes; then accepts nobody any more, lets requests in flight finish
-/// within `options.shutdown_grace`, and closes what is left.
+/// Serves clients on `listener` until `shutdown` completes; then accepts nobody any more, lets requests in flight
+/// finish within `options.shutdown_grace`, and closes what is left.
 pub async fn serve(listener: TcpListener, handle: Handle, options: Options, shutdown: impl Future<Output = ()>) {
     run(listener, Upstream::Node(handle), options, shutdown).await;
 }
