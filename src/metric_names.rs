@@ -59,8 +59,8 @@ pub fn builder() -> Result<PrometheusBuilder, BuildError> {
         .set_buckets_for_metric(Matcher::Full(BATCH_SIZE.to_owned()), &BATCH_BUCKETS)
 }
 
-/// Installs the recorder of this process and describes every metric. Has to come before anything takes a metric in hand:
-/// a counter created earlier counts into nothing.
+/// Installs the recorder of this process and describes every metric. Has to come before anything takes a metric in
+/// hand: a counter created earlier counts into nothing.
 pub fn install() -> Result<PrometheusHandle, BuildError> {
     let handle = builder()?.install_recorder()?;
     describe();

@@ -11,6 +11,7 @@ use utoipa::ToSchema;
 
 /// One request for a permit. Only `key` is required.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct AcquireRequest {
     /// What is limited: 1 to 256 bytes without control characters.
     #[schema(min_length = 1, max_length = 256, example = "github-token")]

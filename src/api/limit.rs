@@ -23,7 +23,7 @@ pub enum Limit {
 
 /// A spacing limit with its members.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
-#[serde(from = "ReceivedLimit")]
+#[serde(from = "ReceivedLimit", deny_unknown_fields)]
 pub struct SpacingLimit {
     /// Which kind of limit; `spacing` if absent.
     #[serde(skip_serializing_if = "Option::is_none")]

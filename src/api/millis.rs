@@ -104,7 +104,7 @@ impl Visitor<'_> for MillisVisitor {
     }
 
     fn visit_f64<E: Error>(self, millis: f64) -> Result<Millis, E> {
-        // More than three decimals are noise of somebody's floats (5999.876000000001): the nearest microsecond is meant.
+        // More than three decimals are noise of somebody's floats: 5999.876000000001 means the nearest microsecond.
         let micros = (millis * 1_000.0).round();
         if !micros.is_finite() {
             return Err(E::custom("a time is a finite number"));

@@ -5,7 +5,8 @@ use super::millis::Millis;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::fmt;
-use utoipa::ToSchema;
+use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
+use utoipa::{PartialSchema, ToSchema};
 
 /// What every `type` begins with; the code follows. A URN, because it names a problem and leads nowhere.
 const TYPE_PREFIX: &str = "urn:quorate:error:";
@@ -87,7 +88,7 @@ impl fmt::Display for Problem {
 }
 
 /// Which rule denied a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
     /// `max_reserved` permits lie ahead already.
@@ -105,9 +106,38 @@ pub enum Reason {
     Unrecognized,
 }
 
+impl Reason {
+    /// All reasons a node writes, as they are written.
+    const WRITTEN: [&'static str; 5] =
+        ["reservations_full", "would_wait_too_long", "not_free_now", "window_full", "in_flight_full"];
+}
+
+/// By hand, because the word for what is only read does not belong into the contract.
+impl PartialSchema for Reason {
+    fn schema() -> RefOr<Schema> {
+        ObjectBuilder::new()
+            .schema_type(Type::String)
+            .description(Some("Which rule denied a request"))
+            .enum_values(Some(Self::WRITTEN))
+            .build()
+            .into()
+    }
+}
+
+impl ToSchema for Reason {}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_documented_reasons_read() {
+        for text in Reason::WRITTEN {
+            let reason: Reason = serde_json::from_value(text.into()).unwrap();
+            assert_ne!(reason, Reason::Unrecognized, "{text}");
+            assert_eq!(serde_json::to_value(reason).unwrap(), text);
+        }
+    }
 
     #[test]
     fn a_denial_has_all_it_needs_and_nothing_else() {

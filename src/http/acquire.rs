@@ -18,6 +18,7 @@ use tokio::time::timeout;
 #[utoipa::path(
     post,
     path = "/acquire",
+    tag = "permits",
     request_body = AcquireRequest,
     params((
         "Idempotency-Key" = Option<String>,
@@ -72,13 +73,13 @@ use tokio::time::timeout;
         ),
         (
             status = 422,
-            description = "`never`: no state could ever grant it; `request_id_reused`: same id, other request. Nothing consumed.",
+            description = "`never`: can never be granted; `request_id_reused`: same id, other request. Nothing used.",
             body = Problem,
             content_type = "application/problem+json"
         ),
         (
             status = 503,
-            description = "`no_quorum`, `no_leader`, `overloaded`, `shutting_down`, `too_many_keys`: certainly not applied.",
+            description = "`no_quorum`, `no_leader`, `overloaded`, `shutting_down`, `too_many_keys`: not applied.",
             body = Problem,
             content_type = "application/problem+json",
             headers(("Retry-After" = u64, description = "Whole seconds, rounded up"))

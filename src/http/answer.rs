@@ -184,8 +184,8 @@ mod tests {
         assert_eq!((status, tally), (200, Tally::Granted));
         assert_eq!(
             body,
-            json!({"granted": true, "key": "github-token", "permit": 48211, "slot_ms": 86_400_123.501, "wait_ms": 5210.417,
-                   "start_before_ms": 5460.2, "reserved": 1, "limit": "1/6s", "replayed": false})
+            json!({"granted": true, "key": "github-token", "permit": 48211, "slot_ms": 86_400_123.501,
+                   "wait_ms": 5210.417, "start_before_ms": 5460.2, "reserved": 1, "limit": "1/6s", "replayed": false})
         );
         assert_eq!(headers["content-type"], "application/json");
         assert_eq!(headers["ratelimit-policy"], "\"spacing\";q=1;w=6");

@@ -194,6 +194,7 @@ fn bad_text(member: &'static str, error: RateError) -> Refused {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::JSON_DEPTH_MAX;
     use http::HeaderValue;
 
     fn read_plain(body: &str) -> Result<Asked, Refused> {
@@ -306,10 +307,13 @@ mod tests {
             assert_eq!(problem.code, code, "{body}: {problem}");
             assert!(problem.detail.contains(why), "{body}: {problem}");
         }
-        for body in [deep_key, deep_limit, deep_ramp, long_member] {
+        let too_deep =
+            format!(r#"{{"key":"k","limit":{}"1/s"{}}}"#, "[".repeat(JSON_DEPTH_MAX), "]".repeat(JSON_DEPTH_MAX));
+        for body in [deep_key, deep_limit, deep_ramp, long_member, too_deep] {
             let problem = read_plain(&body).expect_err("nested or long");
             assert_eq!(problem.code, Code::BadRequest, "{problem}");
             assert!(problem.detail.len() < 600, "{}", problem.detail.len());
+            assert!(!problem.detail.contains("recursion"), "refused by its type at the first bracket: {problem}");
         }
         assert_eq!(read(b"{\"key\":\"\xff\"}", &HeaderMap::new()).unwrap_err().code, Code::BadRequest);
     }

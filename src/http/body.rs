@@ -13,8 +13,8 @@ use http::request::Parts;
 use http_body_util::BodyExt;
 use tokio::time::timeout;
 
-/// How much of an oversized body is read and thrown away. Most clients send all of it before they look for an answer: closed
-/// in the middle, they would see a broken connection in place of the 413.
+/// How much of an oversized body is read and thrown away. Most clients send all of it before they look for an answer:
+/// closed in the middle, they would see a broken connection in place of the 413.
 const DISCARDED_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// Why there is no body.

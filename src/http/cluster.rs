@@ -14,6 +14,7 @@ use std::sync::Arc;
 #[utoipa::path(
     get,
     path = "/cluster",
+    tag = "cluster",
     responses((status = 200, description = "The cluster as this node sees it", body = ClusterResponse))
 )]
 pub(super) async fn cluster(State(app): State<Arc<App>>) -> Response {

@@ -1,5 +1,5 @@
-//! `GET /cluster/digest`: this node's own state in one line. Two nodes at equal `applied` have equal digests, or something
-//! is very wrong.
+//! `GET /cluster/digest`: this node's own state in one line. Two nodes at equal `applied` have equal digests, or
+//! something is very wrong.
 
 use super::app::App;
 use super::respond;
@@ -15,6 +15,7 @@ use tokio::time::timeout;
 #[utoipa::path(
     get,
     path = "/cluster/digest",
+    tag = "cluster",
     responses(
         (status = 200, description = "The digest", body = DigestResponse),
         (status = 503, description = "`overloaded`", body = Problem, content_type = "application/problem+json")

@@ -1,9 +1,9 @@
 //! One connection's socket with the deadlines that the HTTP library does not have.
 //!
-//! hyper's own header timeout also runs while a kept-alive connection rests between two requests, so it would have to be
-//! either too long against slow senders or too short for workers that come back every few seconds. And it knows no
-//! timeout for writing. Both are kept here, where the bytes pass: hyper reads whenever it waits for a head, so a deadline
-//! polled beside a read that has nothing yet is seen in time, and costs nothing while bytes flow.
+//! hyper's own header timeout also runs while a kept-alive connection rests between two requests, so it would have to
+//! be either too long against slow senders or too short for workers that come back every few seconds. And it knows no
+//! timeout for writing. Both are kept here, where the bytes pass: hyper reads whenever it waits for a head, so a
+//! deadline polled beside a read that has nothing yet is seen in time, and costs nothing while bytes flow.
 
 use super::options::Options;
 use crate::clock::Stopwatch;
@@ -166,8 +166,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
     }
 }
 
-/// A timer that is armed late and moved rarely. Deadlines move with every request, but nearly always away from now: so it
-/// stays where it was armed and, when it goes off early, is armed again for the rest.
+/// A timer that is armed late and moved rarely. Deadlines move with every request, but nearly always away from now:
+/// so it stays where it was armed and, when it goes off early, is armed again for the rest.
 #[derive(Debug, Default)]
 struct Alarm {
     sleep: Option<Pin<Box<Sleep>>>,

@@ -10,6 +10,7 @@ use std::fmt::Write;
 #[utoipa::path(
     get,
     path = "/",
+    tag = "about",
     responses((status = 200, description = "A short text", body = String, content_type = "text/plain"))
 )]
 pub(super) async fn index() -> Response {

@@ -19,6 +19,7 @@ use tokio::time::timeout;
 #[utoipa::path(
     get,
     path = "/keys/{key}",
+    tag = "permits",
     params(("key" = String, Path, description = "The key, percent-encoded")),
     responses(
         (status = 200, description = "The key as it stands", body = KeyResponse),

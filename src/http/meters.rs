@@ -1,4 +1,4 @@
-//! The metrics of this module, taken in hand once: a lookup by name for every request would cost more than the counting.
+//! The metrics of this module, taken in hand once: to look them up by name would cost more than the counting.
 
 use super::answer::Tally;
 use super::route::Route;

@@ -13,6 +13,7 @@ use std::sync::Arc;
 #[utoipa::path(
     get,
     path = "/metrics",
+    tag = "probes",
     responses(
         (status = 200, description = "All metrics of this node", body = String, content_type = "text/plain"),
         (

@@ -2,15 +2,15 @@
 //!
 //! Invariants
 //! - Every answer that is not a success is a problem (RFC 9457) with a stable code, also for unknown routes, wrong
-//!   methods and panics. Two exceptions: probes answer in text, and bytes that are no HTTP at all get the bare 400 or 431
-//!   of the HTTP library.
+//!   methods and panics. Two exceptions: probes answer in text, and bytes that are no HTTP at all get the bare 400 or
+//!   431 of the HTTP library.
 //! - Nothing is without a bound: connections, headers, bodies, and the time each of them and each answer may take.
 //! - No decision is made here. What a request asks for is checked for shape and sense, then handed on.
 //!
 //! Not here: what is granted (`limiter/`, `state/`), who leads (`node/`), how things look in JSON (`api/`).
 //!
-//! The way of a request: [`server`](serve) accepts, [`guard`] bounds the connection, [`shell`] surrounds every answer
-//! (panics, headers, counting), [`route`] finds the file with the handler.
+//! The way of a request: `server.rs` accepts, `guard.rs` bounds the connection, `shell.rs` surrounds every answer
+//! (panics, headers, counting), `route.rs` finds the file with the handler, `upstream.rs` is the node behind it.
 
 mod acquire;
 mod answer;

@@ -14,7 +14,7 @@ use utoipa::OpenApi;
 #[openapi(
     info(
         title = "Quorate",
-        description = "A rate limiter that does not forget and does not lie: strictly spaced permits, decided by a Raft cluster."
+        description = "A rate limiter that does not forget and does not lie: spaced permits from a Raft cluster."
     ),
     paths(
         super::acquire::acquire,
@@ -44,6 +44,7 @@ pub fn document() -> Vec<u8> {
 #[utoipa::path(
     get,
     path = "/openapi.json",
+    tag = "about",
     responses((status = 200, description = "OpenAPI 3.1", content_type = "application/json"))
 )]
 pub(super) async fn openapi(State(app): State<Arc<App>>) -> Response {
@@ -55,7 +56,8 @@ pub(super) async fn openapi(State(app): State<Arc<App>>) -> Response {
 mod tests {
     use super::*;
     use crate::http::route::Route;
-    use serde_json::Value;
+    use crate::limits::{COST_MAX, KEY_BYTES_MAX, REQUEST_ID_BYTES_MAX, WORKER_BYTES_MAX};
+    use serde_json::{Value, json};
 
     fn parsed() -> Value {
         serde_json::from_slice(&document()).unwrap()
@@ -86,10 +88,18 @@ mod tests {
     }
 
     #[test]
-    fn the_request_says_what_is_required() {
-        let document = parsed();
-        let request = &document["components"]["schemas"]["AcquireRequest"];
-        assert_eq!(request["required"], serde_json::json!(["key"]), "{request}");
-        assert_eq!(document["components"]["schemas"]["Millis"]["type"], "number");
+    fn the_document_and_the_bounds_agree() {
+        let schemas = &parsed()["components"]["schemas"];
+        let request = &schemas["AcquireRequest"];
+        assert_eq!(request["required"], json!(["key"]), "{request}");
+        assert_eq!(request["additionalProperties"], json!(false));
+        assert_eq!(schemas["SpacingLimit"]["additionalProperties"], json!(false));
+        let members = &request["properties"];
+        assert_eq!(members["key"]["maxLength"], json!(KEY_BYTES_MAX));
+        assert_eq!(members["cost"]["maximum"], json!(COST_MAX));
+        assert_eq!(members["request_id"]["maxLength"], json!(REQUEST_ID_BYTES_MAX));
+        assert_eq!(members["worker"]["maxLength"], json!(WORKER_BYTES_MAX));
+        assert_eq!(schemas["Millis"]["type"], "number");
+        assert!(!schemas.to_string().contains("unrecognized"), "what is only read is not promised");
     }
 }

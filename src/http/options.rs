@@ -11,14 +11,15 @@ pub struct Options {
     pub connections_max: usize,
     /// Time to send all headers, from the first byte of a request or from connecting.
     pub header_timeout: Duration,
-    /// Time a connection may stay open between two requests. Much longer than `header_timeout`: a worker that asks every
-    /// ten seconds must not meet a connection that is closed every ten seconds.
+    /// Time a connection may stay open between two requests. Much longer than `header_timeout`: a worker that asks
+    /// every ten seconds must not meet a connection that is closed every ten seconds.
     pub idle_timeout: Duration,
     /// Time to send the body.
     pub body_timeout: Duration,
     /// Time to take in a part of the answer: past it the client is gone or does not read.
     pub write_timeout: Duration,
-    /// Time the node may work on a request. A last resort: the node gives up earlier by itself, and says more precisely why.
+    /// Time the node may work on a request. A last resort: the node gives up earlier by itself, and says more
+    /// precisely why.
     pub request_timeout: Duration,
     /// Time for requests in flight to finish when the node shuts down.
     pub shutdown_grace: Duration,

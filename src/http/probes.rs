@@ -1,7 +1,7 @@
 //! `GET /livez`, `/readyz`, `/healthz`: for those who restart nodes and those who send them traffic.
 //!
-//! Alive is whoever answers: a node without a leader must not be restarted for it. Ready is who should get traffic. Text for
-//! people and load balancers (`?verbose` adds a line per check, as failures always do), JSON for who accepts it.
+//! Alive is whoever answers: a node without a leader must not be restarted for it. Ready is who should get traffic.
+//! Text for people and load balancers (`?verbose` adds a line per check, as failures always do), JSON for programs.
 
 use super::app::App;
 use super::respond;
@@ -18,6 +18,7 @@ use std::sync::Arc;
 #[utoipa::path(
     get,
     path = "/livez",
+    tag = "probes",
     params(("verbose" = Option<String>, Query, description = "Say what was checked")),
     responses((status = 200, description = "It does", body = String, content_type = "text/plain"))
 )]
@@ -30,6 +31,7 @@ pub(super) async fn livez(uri: Uri, headers: HeaderMap) -> Response {
 #[utoipa::path(
     get,
     path = "/readyz",
+    tag = "probes",
     params(("verbose" = Option<String>, Query, description = "Say what was checked")),
     responses(
         (status = 200, description = "It should", content(
@@ -50,6 +52,7 @@ pub(super) async fn readyz(State(app): State<Arc<App>>, uri: Uri, headers: Heade
 #[utoipa::path(
     get,
     path = "/healthz",
+    tag = "probes",
     params(("verbose" = Option<String>, Query, description = "Say what was checked")),
     responses(
         (status = 200, description = "It should", content(

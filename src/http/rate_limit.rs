@@ -1,8 +1,8 @@
 //! `RateLimit-Policy` and `RateLimit` (draft-ietf-httpapi-ratelimit-headers-10): the limit and what is left of it, for
 //! clients that know the draft and not us.
 //!
-//! Both are lists of structured fields with one item, the name of the policy. The draft counts in whole seconds: a quota
-//! over a part of a second is scaled up until its window is whole, which changes the numbers and not the rate.
+//! Both are lists of structured fields with one item, the name of the policy. The draft counts in whole seconds: a
+//! quota over a part of a second is scaled up until its window is whole, which changes the numbers and not the rate.
 
 use crate::limiter::{Limit, Span};
 use http::header::HeaderName;

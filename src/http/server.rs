@@ -32,8 +32,8 @@ const UPKEEP: Duration = Duration::from_secs(5);
 /// How long to leave a listener alone that cannot accept, most likely because the process is out of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Serves clients on `listener` until `shutdown` completes; then accepts nobody any more, lets requests in flight finish
-/// within `options.shutdown_grace`, and closes what is left.
+/// Serves clients on `listener` until `shutdown` completes; then accepts nobody any more, lets requests in flight
+/// finish within `options.shutdown_grace`, and closes what is left.
 pub async fn serve(listener: TcpListener, handle: Handle, options: Options, shutdown: impl Future<Output = ()>) {
     run(listener, Upstream::Node(handle), options, shutdown).await;
 }
@@ -72,7 +72,6 @@ struct Server {
     places: Arc<Semaphore>,
     /// One permit per connection that is being turned away.
     rejections: Arc<Semaphore>,
-    rejection: Arc<[u8]>,
     tasks: JoinSet<()>,
     /// Becomes true when connections should end after the request they are at.
     stopping: watch::Sender<bool>,
@@ -87,7 +86,6 @@ impl Server {
             app,
             places,
             rejections: Arc::new(Semaphore::new(REJECTIONS_MAX)),
-            rejection: reject::response().into(),
             tasks: JoinSet::new(),
             stopping: watch::Sender::new(false),
         }
@@ -119,7 +117,7 @@ impl Server {
     fn turn_away(&mut self, socket: TcpStream) {
         self.app.meters.connections_rejected.increment(1);
         let Ok(place) = Arc::clone(&self.rejections).try_acquire_owned() else { return };
-        let response = Arc::clone(&self.rejection);
+        let response = reject::response(shell::leader_url(&self.app).as_deref());
         self.tasks.spawn(async move {
             reject::reject(socket, &response).await;
             drop(place);

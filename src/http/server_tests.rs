@@ -1,6 +1,7 @@
 //! The listener over real sockets, with a script in place of the node.
 //!
-//! Tests wait for conditions: an answer, a closed connection, another connection's deadline. No sleep decides an outcome.
+//! Tests wait for conditions: an answer, a closed connection, another connection's deadline. No sleep decides an
+//! outcome.
 
 use super::options::Options;
 use super::server::run;
@@ -296,6 +297,18 @@ async fn one_connection_too_many_is_told_so() {
     drop(second);
     let freed = async { while server.client().await.get("/livez").await.status != 200 {} };
     timeout(FOREVER, freed).await.expect("a closed connection makes room");
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_read_loses_its_place() {
+    let options = Options { connections_max: 1, write_timeout: SHORT, ..Options::default() };
+    let server = Server::start(Script::default(), options).await;
+    let mut deaf = server.client().await;
+    // Tens of megabytes of answers: more than the kernel takes off the server's hands.
+    deaf.send("GET /openapi.json HTTP/1.1\r\nhost: x\r\n\r\n".repeat(2_000)).await;
+    let freed = async { while server.client().await.get("/livez").await.status != 200 {} };
+    timeout(FOREVER, freed).await.expect("its place becomes free");
+    drop(deaf);
 }
 
 #[tokio::test]

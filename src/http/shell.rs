@@ -34,8 +34,8 @@ async fn surround(
         Ok(Ok(response)) => response,
         Err(panic) => panicked(route, panic.as_ref()),
     };
-    if let Some(leader) = app.upstream.leader_elsewhere() {
-        name_leader(&mut response, &leader);
+    if let Some(leader) = leader_url(app) {
+        name_leader(&mut response, leader);
     }
     app.meters.answered(route, response.status());
     response
@@ -47,8 +47,19 @@ fn panicked(route: Option<Route>, panic: &(dyn Any + Send)) -> Response {
     respond::problem(&Problem::new(Code::Internal, "the node failed while it worked on this; its log says more"))
 }
 
-fn name_leader(response: &mut Response, leader: &str) {
-    if let Ok(value) = HeaderValue::try_from(leader) {
+/// Where the leader is, if it is another node.
+pub(super) fn leader_url(app: &App) -> Option<String> {
+    // What another node announced ends up in a header, so it must not be able to end the line.
+    app.upstream.leader_elsewhere().filter(|address| !address.contains(char::is_control)).map(as_url)
+}
+
+/// A node may announce a whole URL as its address, for example behind a proxy.
+fn as_url(address: String) -> String {
+    if address.contains("://") { address } else { format!("http://{address}") }
+}
+
+fn name_leader(response: &mut Response, url: String) {
+    if let Ok(value) = HeaderValue::try_from(url) {
         response.headers_mut().insert(HeaderName::from_static(QUORATE_LEADER), value);
     }
 }
@@ -76,7 +87,9 @@ mod tests {
     #[test]
     fn a_follower_names_the_leader() {
         let mut response = respond::text(StatusCode::OK, "");
-        name_leader(&mut response, "http://127.0.0.1:7001");
+        name_leader(&mut response, as_url("127.0.0.1:7001".to_owned()));
         assert_eq!(response.headers()["quorate-leader"], "http://127.0.0.1:7001");
+        name_leader(&mut response, as_url("https://one.example".to_owned()));
+        assert_eq!(response.headers()["quorate-leader"], "https://one.example");
     }
 }

@@ -1,6 +1,7 @@
 //! What answers behind the handlers: the node, and in tests a script in its place.
 //!
-//! An enum and not a trait: in the program there is exactly one variant, so nothing is boxed or dispatched on the hot path.
+//! An enum and not a trait: in the program there is exactly one variant, so nothing is boxed or dispatched on the hot
+//! path.
 
 use crate::limiter::Key;
 use crate::node::{ClusterView, DigestView, Failure, Handle, Look, Readiness, Verdict};
