@@ -58,6 +58,8 @@ pub struct Config {
     pub body_timeout: Duration,
     /// Log entries between two snapshots.
     pub snapshot_every: u64,
+    /// Log entries kept behind a snapshot.
+    pub log_keep: u64,
     /// Bound of the wait for requests in flight when the node stops.
     pub drain: Duration,
     /// What is logged.
@@ -100,6 +102,7 @@ impl Config {
             header_timeout: reader.duration("header_timeout"),
             body_timeout: reader.duration("body_timeout"),
             snapshot_every: reader.integer("snapshot_every"),
+            log_keep: reader.integer("log_keep"),
             drain: reader.duration("drain"),
             log: reader.checked("log", |text| {
                 telemetry::filter(text).map(|_| text.to_owned()).map_err(|error| error.to_string())
@@ -302,7 +305,7 @@ mod tests {
     fn the_defaults_need_only_an_id() {
         let config = read("id = 3").unwrap();
         assert_eq!(config.data, PathBuf::from("quorate-data/node3"));
-        assert_eq!((config.heartbeat, config.election_max), (Duration::from_millis(200), Duration::from_millis(900)));
+        assert_eq!((config.heartbeat, config.election_max), (Duration::from_millis(100), Duration::from_millis(350)));
         assert_eq!(problems(""), ["id: is required: give --id, QUORATE_ID or id in the file"]);
     }
 
@@ -320,12 +323,12 @@ mod tests {
             ("id = 1\nlog_format = \"xml\"", "f:2: log_format: has to be text or json, this is \"xml\""),
             (
                 "id = 1\nheartbeat = \"400ms\"",
-                "election_min: is 600ms, and has to be at least twice the heartbeat (400ms): one lost heartbeat must not \
+                "election_min: is 200ms, and has to be at least twice the heartbeat (400ms): one lost heartbeat must not \
                  unseat a leader",
             ),
             (
-                "id = 1\nelection_max = \"600ms\"",
-                "f:2: election_max: is 600ms, and has to be longer than election_min (600ms)",
+                "id = 1\nelection_max = \"200ms\"",
+                "f:2: election_max: is 200ms, and has to be longer than election_min (200ms)",
             ),
             (
                 "id = 1\nlisten = \"0.0.0.0:7001\"",

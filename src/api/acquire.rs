@@ -3,14 +3,14 @@
 use super::limit::Limit;
 use super::millis::Millis;
 use super::not_yet::NotYet;
-use serde::de::{Deserializer, Error, Visitor};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Deserializer, Error, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use utoipa::ToSchema;
 
 /// One request for a permit. Only `key` is required.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(from = "ReceivedAcquire")]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct AcquireRequest {
     /// What is limited: 1 to 256 bytes without control characters.
     #[schema(min_length = 1, max_length = 256, example = "github-token")]
@@ -78,6 +78,27 @@ struct ReceivedAcquire {
     worker: Option<String>,
     #[serde(rename = "all_of")]
     _all_of: Option<NotYet>,
+}
+
+/// By way of a map, because a derived struct would also take a JSON array for its members in order.
+impl<'de> Deserialize<'de> for AcquireRequest {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(AcquireVisitor)
+    }
+}
+
+struct AcquireVisitor;
+
+impl<'de> Visitor<'de> for AcquireVisitor {
+    type Value = AcquireRequest;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object with a `key`")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, members: A) -> Result<AcquireRequest, A::Error> {
+        ReceivedAcquire::deserialize(MapAccessDeserializer::new(members)).map(AcquireRequest::from)
+    }
 }
 
 impl From<ReceivedAcquire> for AcquireRequest {
@@ -215,6 +236,8 @@ mod tests {
     fn errors_name_the_member() {
         for (text, why) in [
             ("{}", "missing field `key`"),
+            ("[]", "invalid type: sequence, expected an object with a `key`"),
+            (r#"["k",null,null,null,null,null,null,null,null]"#, "invalid type: sequence"),
             (r#"{"key":"k","kee":1}"#, "unknown field `kee`, expected one of `key`, `limit`, `cost`"),
             (r#"{"key":"k","key":"k"}"#, "duplicate field `key`"),
             (r#"{"key":"k","wait":"server"}"#, "this version does not know `server` yet"),

@@ -4,7 +4,7 @@
 //! - What is not known is refused by name, on the way in; on the way out, readers skip members they do not know, so that
 //!   a node may say more than an older client understands.
 //! - Times are milliseconds as JSON numbers with up to three decimals, kept as whole microseconds ([`Millis`]).
-//! - No `untagged` and no `flatten`: with them serde can no longer say what was wrong and where.
+//! - Nothing is read by way of `untagged` or `flatten`: with them serde can no longer say what was wrong and where.
 //! - A request has a fixed, shallow shape: no value of it is ever skipped over, so a deeply nested body fails at the first
 //!   bracket that has no business there, long before any limit on nesting.
 //!

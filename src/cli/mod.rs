@@ -15,7 +15,6 @@ mod exit;
 mod key;
 mod node;
 mod output;
-mod placeholder;
 mod reach;
 mod settings;
 mod status;

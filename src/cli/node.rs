@@ -6,10 +6,9 @@
 //! Not here: anything a node does while it runs.
 
 use super::exit::Failure;
-use super::placeholder::http; // becomes `use crate::http;`
 use super::settings::Settings;
 use crate::config::Config;
-use crate::{node, telemetry};
+use crate::{http, metric_names, node, telemetry};
 use std::io::Read;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -43,6 +42,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 
 async fn serve(config: &Config, stop_with_stdin: bool) -> Result<(), Failure> {
     let mut stop = Stop::new(stop_with_stdin)?;
+    // Before anything counts: what is counted without a recorder is lost.
+    let metrics = metric_names::install().map_err(|error| Failure::error(format!("cannot count: {error}")))?;
     let listener = bind(&config.listen, "clients").await?;
     let peer_listener = bind(&config.peer_listen, "peers").await?;
     let advertise = advertised(config, listener.local_addr());
@@ -58,11 +59,12 @@ async fn serve(config: &Config, stop_with_stdin: bool) -> Result<(), Failure> {
         election_ms_max: millis(config.election_max),
         request_timeout_ms: millis(config.request_timeout),
         snapshot_every_entries: config.snapshot_every,
+        log_keep_entries: config.log_keep,
     };
     let node = node::start(&options, peer_listener).await.map_err(|error| Failure::error(error.to_string()))?;
 
     let (stop_http, http_stops) = oneshot::channel::<()>();
-    let http_options = http_options(config);
+    let http_options = http::Options { metrics: Some(metrics), ..http_options(config) };
     let mut server = tokio::spawn(http::serve(listener, node.handle(), http_options, async {
         // A sender that is gone means the same as one that sent.
         let _ = http_stops.await;
@@ -105,6 +107,7 @@ fn http_options(config: &Config) -> http::Options {
         // The node gives up first, and says more precisely why.
         request_timeout: config.request_timeout + HTTP_EXTRA,
         shutdown_grace: config.drain,
+        ..http::Options::default()
     }
 }
 

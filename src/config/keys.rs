@@ -132,21 +132,21 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         name: "heartbeat",
-        default: Fallback::Millis(200),
+        default: Fallback::Millis(100),
         kind: Kind::Duration { min_ms: 10, max_ms: 10_000 },
         help: "How often a leader says that it is there",
     },
     Key {
         name: "election_min",
-        default: Fallback::Millis(600),
+        default: Fallback::Millis(200),
         kind: Kind::Duration { min_ms: 20, max_ms: TIMEOUT_MS_MAX },
-        help: "Shortest silence of the leader before a node stands for election; at least twice the heartbeat",
+        help: "Shortest time beyond the leader's lease before a node stands for election; at least twice the heartbeat",
     },
     Key {
         name: "election_max",
-        default: Fallback::Millis(900),
+        default: Fallback::Millis(350),
         kind: Kind::Duration { min_ms: 21, max_ms: TIMEOUT_MS_MAX },
-        help: "Longest such silence; longer than election_min, so that nodes seldom stand at once",
+        help: "Longest such time, and how long a leader's lease lasts after its last heartbeat; longer than election_min",
     },
     Key {
         name: "request_timeout",
@@ -171,6 +171,12 @@ pub const KEYS: &[Key] = &[
         default: Fallback::Integer(100_000),
         kind: Kind::Integer { min: 100, max: 1_000_000_000 },
         help: "Log entries between two snapshots",
+    },
+    Key {
+        name: "log_keep",
+        default: Fallback::Integer(50_000),
+        kind: Kind::Integer { min: 10, max: 1_000_000_000 },
+        help: "Log entries kept behind a snapshot, so that a node that paused catches up without one",
     },
     Key {
         name: "drain",

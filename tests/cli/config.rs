@@ -8,19 +8,19 @@ use std::fs;
 fn flags_win_over_variables_over_the_file_over_defaults() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("f.toml").display().to_string();
-    fs::write(&file, "id = 1\nheartbeat = \"110ms\"\ndrain = \"1s\"\ncluster = \"from-file\"\n").unwrap();
-    let ran = run(quorate(&["config", "print", "--config", &file, "--heartbeat", "130ms"])
-        .env("QUORATE_HEARTBEAT", "120ms")
+    fs::write(&file, "id = 1\nheartbeat = \"50ms\"\ndrain = \"1s\"\ncluster = \"from-file\"\n").unwrap();
+    let ran = run(quorate(&["config", "print", "--config", &file, "--heartbeat", "70ms"])
+        .env("QUORATE_HEARTBEAT", "60ms")
         .env("QUORATE_DRAIN", "2s"));
     assert_eq!(ran.code, 0, "{}", ran.err);
     let line = |name: &str| {
         let found = ran.out.lines().find(|line| line.starts_with(&format!("{name} =")));
         found.unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ")
     };
-    assert_eq!(line("heartbeat"), "heartbeat = \"130ms\" # flag --heartbeat");
+    assert_eq!(line("heartbeat"), "heartbeat = \"70ms\" # flag --heartbeat");
     assert_eq!(line("drain"), "drain = \"2s\" # env QUORATE_DRAIN");
     assert_eq!(line("cluster"), format!("cluster = \"from-file\" # file {file}:4"));
-    assert_eq!(line("election_min"), "election_min = \"600ms\" # default");
+    assert_eq!(line("log"), "log = \"info\" # default");
     assert_eq!(line("data"), "data = \"quorate-data/node1\" # default");
     assert_eq!(line("advertise"), "advertise = \"http://127.0.0.1:7001\" # default");
 

@@ -1,0 +1,271 @@
+//! From what the cluster decided to the answer of `POST /acquire`.
+//!
+//! Rounding: waits up, deadlines down. Whatever is uncertain says so.
+
+use super::ask::Asked;
+use super::{rate_limit, respond};
+use crate::api::{self, AcquireResponse, Code, Millis, Problem};
+use crate::limiter::{Denial, Limit, Reason, Span};
+use crate::node::{Failure, Refusal, Verdict};
+use crate::state::{Grant, Outcome};
+use axum::response::Response;
+
+/// How an acquire is counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Tally {
+    Granted,
+    Denied,
+    Replayed,
+    Error,
+}
+
+/// The answer, and how it counts.
+pub(super) fn verdict(asked: Asked, verdict: Verdict) -> (Response, Tally) {
+    let about = |code: Code, detail: String| Problem::new(code, detail).about(asked.key.as_str());
+    let problem = match verdict.outcome {
+        Outcome::Granted(_) if verdict.expired => about(Code::Expired, expired(&asked)).retry_after(Millis::ZERO),
+        Outcome::Granted(grant) => return granted(asked, grant, verdict.wait),
+        Outcome::Denied(denial) => return (denied(&asked, denial), Tally::Denied),
+        Outcome::NoLimit => {
+            about(Code::NoLimit, "the request brings no `limit`, and no stored policy matches the key".to_owned())
+        }
+        Outcome::Never(why) => about(Code::Never, why),
+        Outcome::RequestIdReused => about(
+            Code::RequestIdReused,
+            "the request id was used for another key, limit or cost; every request needs an id of its own".to_owned(),
+        ),
+        Outcome::TooManyKeys { retry_after } => {
+            about(Code::TooManyKeys, "the cluster holds as many keys as it may; idle ones are forgotten".to_owned())
+                .retry_after(up(retry_after))
+        }
+        Outcome::TooManyRequestIds { retry_after } => about(
+            Code::Overloaded,
+            "the cluster remembers as many request ids as it may; old ones are forgotten".to_owned(),
+        )
+        .retry_after(up(retry_after)),
+    };
+    (respond::problem(&problem), Tally::Error)
+}
+
+/// The answer when there is no decision.
+pub(super) fn failure(key: &str, failure: Failure) -> Response {
+    respond::problem(&failure_problem(failure).about(key))
+}
+
+/// A failure in the words of the wire.
+pub(super) fn failure_problem(failure: Failure) -> Problem {
+    match failure {
+        Failure::Refused { refusal, detail, retry_after } => {
+            let code = match refusal {
+                Refusal::NoQuorum => Code::NoQuorum,
+                Refusal::NoLeader => Code::NoLeader,
+                Refusal::Overloaded => Code::Overloaded,
+                Refusal::ShuttingDown => Code::ShuttingDown,
+            };
+            Problem::new(code, detail).retry_after(up(retry_after))
+        }
+        Failure::Unknown { detail } => {
+            Problem::new(Code::OutcomeUnknown, format!("{detail}; only a retry with the same request_id is safe"))
+        }
+    }
+}
+
+const fn up(span: Span) -> Millis {
+    Millis::up_from_ns(span.0)
+}
+
+fn expired(asked: &Asked) -> String {
+    let again = if asked.acquire.identity.is_some() { "ask again with a new request id" } else { "ask again" };
+    format!("the decision came after the start window of its slot had closed; the slot is spent: {again}")
+}
+
+fn granted(asked: Asked, grant: Grant, wait: Span) -> (Response, Tally) {
+    let body = AcquireResponse {
+        granted: true,
+        key: asked.key,
+        permit: grant.permit,
+        policy: None,
+        policy_revision: None,
+        slot_ms: Millis::up_from_ns(grant.slot.0),
+        wait_ms: up(wait),
+        start_before_ms: grant.start_before.map(|span| Millis::down_from_ns(span.0)),
+        reserved: grant.reserved,
+        remaining: None,
+        limit: asked.limit,
+        replayed: grant.replayed,
+    };
+    let mut response = respond::json(&body);
+    if let Some(limit) = &asked.acquire.limit {
+        let remaining = rate_limit::remaining(limit, grant.reserved);
+        let reset = rate_limit::reset_after_grant(limit, wait, asked.acquire.ask.cost);
+        rate_limit::insert(response.headers_mut(), limit, remaining, reset);
+    }
+    (response, if grant.replayed { Tally::Replayed } else { Tally::Granted })
+}
+
+fn denied(asked: &Asked, denial: Denial) -> Response {
+    let limit = asked.acquire.limit.as_ref();
+    let detail = denied_detail(limit, denial);
+    let problem = Problem::denied(asked.key.as_str(), reason(denial.reason), up(denial.retry_after), detail);
+    let mut response = respond::problem(&problem);
+    if let Some(limit) = limit {
+        rate_limit::insert(response.headers_mut(), limit, 0, denial.retry_after);
+    }
+    response
+}
+
+fn denied_detail(limit: Option<&Limit>, denial: Denial) -> String {
+    let retry_after_ms = up(denial.retry_after);
+    match (denial.reason, limit) {
+        (Reason::ReservationsFull, Some(Limit::Spacing(spacing))) if spacing.max_reserved() == 0 => {
+            format!("no permit is free now, and max_reserved is 0; ask again in {retry_after_ms} ms")
+        }
+        (Reason::ReservationsFull, Some(Limit::Spacing(spacing))) => {
+            format!("all {} reservations lie ahead already; ask again in {retry_after_ms} ms", spacing.max_reserved())
+        }
+        (Reason::ReservationsFull, None) => {
+            format!("all reservations lie ahead already; ask again in {retry_after_ms} ms")
+        }
+        (Reason::WouldWaitTooLong, _) => {
+            format!("the slot lies farther ahead than max_wait_ms; in {retry_after_ms} ms it no longer will")
+        }
+        (Reason::NotFreeNow, _) => format!("no permit is free now; the next one is in {retry_after_ms} ms"),
+    }
+}
+
+const fn reason(reason: Reason) -> api::Reason {
+    match reason {
+        Reason::ReservationsFull => api::Reason::ReservationsFull,
+        Reason::WouldWaitTooLong => api::Reason::WouldWaitTooLong,
+        Reason::NotFreeNow => api::Reason::NotFreeNow,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::ask;
+    use crate::limiter::Time;
+    use http::HeaderMap;
+    use http_body_util::BodyExt;
+    use serde_json::{Value, json};
+
+    fn asked(body: &str) -> Asked {
+        ask::read(body.as_bytes(), &HeaderMap::new()).unwrap()
+    }
+
+    fn a_grant() -> Grant {
+        Grant {
+            permit: 48_211,
+            slot: Time(86_400_123_500_001),
+            stamp: Time(86_394_912_000_000),
+            reserved: 1,
+            start_before: Some(Span(5_460_200_999)),
+            expires_at: Some(Time(86_400_373_500_001)),
+            replayed: false,
+        }
+    }
+
+    fn decided(outcome: Outcome) -> Verdict {
+        Verdict { outcome, wait: Span(5_210_416_001), expired: false }
+    }
+
+    async fn parts(response: Response) -> (u16, HeaderMap, Value) {
+        let (head, body) = response.into_parts();
+        let bytes = body.collect().await.unwrap().to_bytes();
+        (head.status.as_u16(), head.headers, serde_json::from_slice(&bytes).unwrap())
+    }
+
+    #[tokio::test]
+    async fn a_grant_reads_as_documented() {
+        let (response, tally) =
+            verdict(asked(r#"{"key":"github-token","limit":"1/6s"}"#), decided(Outcome::Granted(a_grant())));
+        let (status, headers, body) = parts(response).await;
+        assert_eq!((status, tally), (200, Tally::Granted));
+        assert_eq!(
+            body,
+            json!({"granted": true, "key": "github-token", "permit": 48211, "slot_ms": 86_400_123.501, "wait_ms": 5210.417,
+                   "start_before_ms": 5460.2, "reserved": 1, "limit": "1/6s", "replayed": false})
+        );
+        assert_eq!(headers["content-type"], "application/json");
+        assert_eq!(headers["ratelimit-policy"], "\"spacing\";q=1;w=6");
+        assert_eq!(headers["ratelimit"], "\"spacing\";r=9;t=12");
+        assert!(!headers.contains_key("retry-after"));
+    }
+
+    #[tokio::test]
+    async fn a_replay_counts_as_one_and_echoes_the_limit_as_it_was_written() {
+        let grant = Grant { replayed: true, start_before: None, ..a_grant() };
+        let body = r#"{"key":"k","limit":{"rate":"1/6s","max_reserved":3},"request_id":"a"}"#;
+        let (response, tally) = verdict(asked(body), decided(Outcome::Granted(grant)));
+        let (_, _, body) = parts(response).await;
+        assert_eq!(tally, Tally::Replayed);
+        assert_eq!(body["limit"], json!({"rate": "1/6s", "max_reserved": 3}));
+        assert_eq!((&body["replayed"], body.get("start_before_ms")), (&json!(true), None));
+    }
+
+    #[tokio::test]
+    async fn a_denial_reads_as_documented() {
+        let denial = Denial { reason: Reason::ReservationsFull, retry_after: Span(6_000_000_001) };
+        let (response, tally) = verdict(asked(r#"{"key":"k","limit":"1/6s"}"#), decided(Outcome::Denied(denial)));
+        let (status, headers, body) = parts(response).await;
+        assert_eq!((status, tally), (429, Tally::Denied));
+        assert_eq!(
+            body,
+            json!({"type": "urn:quorate:error:denied", "title": "Over the limit", "status": 429,
+                   "detail": "all 10 reservations lie ahead already; ask again in 6000.001 ms", "code": "denied",
+                   "retry_after_ms": 6000.001, "granted": false, "key": "k", "reason": "reservations_full"})
+        );
+        assert_eq!(headers["content-type"], "application/problem+json");
+        assert_eq!(headers["retry-after"], "7");
+        assert_eq!(headers["ratelimit-policy"], "\"spacing\";q=1;w=6");
+        assert_eq!(headers["ratelimit"], "\"spacing\";r=0;t=7");
+    }
+
+    #[tokio::test]
+    async fn every_other_outcome_has_its_status_and_code() {
+        let retry_after = Span::from_secs(3);
+        for (outcome, status, code, retry) in [
+            (Outcome::NoLimit, 404, "no_limit", None),
+            (Outcome::Never("too much".to_owned()), 422, "never", None),
+            (Outcome::RequestIdReused, 422, "request_id_reused", None),
+            (Outcome::TooManyKeys { retry_after }, 503, "too_many_keys", Some("3")),
+            (Outcome::TooManyRequestIds { retry_after }, 503, "overloaded", Some("3")),
+        ] {
+            let (response, tally) = verdict(asked(r#"{"key":"k"}"#), decided(outcome));
+            let (found, headers, body) = parts(response).await;
+            assert_eq!((found, tally), (status, Tally::Error), "{body}");
+            assert_eq!((&body["code"], &body["key"]), (&json!(code), &json!("k")));
+            assert_eq!(headers.get("retry-after").map(|value| value.to_str().unwrap()), retry);
+            assert!(!headers.contains_key("ratelimit"));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_decision_that_came_too_late_is_no_grant() {
+        let late = Verdict { expired: true, ..decided(Outcome::Granted(a_grant())) };
+        let (response, tally) = verdict(asked(r#"{"key":"k","limit":"1/6s","request_id":"a"}"#), late);
+        let (status, _, body) = parts(response).await;
+        assert_eq!((status, tally, &body["code"]), (409, Tally::Error, &json!("expired")));
+        assert!(body["detail"].as_str().unwrap().contains("new request id"), "{body}");
+        assert_eq!(body.get("granted"), None);
+    }
+
+    #[tokio::test]
+    async fn failures_keep_their_certainty() {
+        for (refusal, code) in [
+            (Refusal::NoQuorum, "no_quorum"),
+            (Refusal::NoLeader, "no_leader"),
+            (Refusal::Overloaded, "overloaded"),
+            (Refusal::ShuttingDown, "shutting_down"),
+        ] {
+            let refused = Failure::Refused { refusal, detail: "why".to_owned(), retry_after: Span(1) };
+            let (status, headers, body) = parts(failure("k", refused)).await;
+            assert_eq!((status, &body["code"], &body["retry_after_ms"]), (503, &json!(code), &json!(0.001)));
+            assert_eq!(headers["retry-after"], "1");
+        }
+        let (status, headers, body) = parts(failure("k", Failure::Unknown { detail: "timed out".to_owned() })).await;
+        assert_eq!((status, &body["code"]), (504, &json!("outcome_unknown")));
+        assert!(!headers.contains_key("retry-after"));
+    }
+}

@@ -1,0 +1,270 @@
+//! One connection's socket with the deadlines that the HTTP library does not have.
+//!
+//! hyper's own header timeout also runs while a kept-alive connection rests between two requests, so it would have to be
+//! either too long against slow senders or too short for workers that come back every few seconds. And it knows no
+//! timeout for writing. Both are kept here, where the bytes pass: hyper reads whenever it waits for a head, so a deadline
+//! polled beside a read that has nothing yet is seen in time, and costs nothing while bytes flow.
+
+use super::options::Options;
+use crate::clock::Stopwatch;
+use std::future::Future;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Sleep;
+
+/// What a connection is doing, shared by the socket and the service on top of it. Both run in the same task, one after
+/// the other, so no ordering is needed.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Phase(Arc<AtomicU8>);
+
+/// The first bytes of a request are awaited or underway.
+const HEAD: u8 = 0;
+/// A request is being worked on, its body included; that has deadlines of its own.
+const BUSY: u8 = 1;
+/// Between two requests.
+const IDLE: u8 = 2;
+
+impl Phase {
+    /// A request has arrived.
+    pub(super) fn busy(&self) {
+        self.0.store(BUSY, Ordering::Relaxed);
+    }
+
+    /// Its answer is ready.
+    pub(super) fn idle(&self) {
+        self.0.store(IDLE, Ordering::Relaxed);
+    }
+
+    fn head(&self) {
+        self.0.store(HEAD, Ordering::Relaxed);
+    }
+
+    fn get(&self) -> u8 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// A socket that fails with [`io::ErrorKind::TimedOut`] when its peer takes too long.
+#[derive(Debug)]
+pub(super) struct Guarded<S> {
+    socket: S,
+    phase: Phase,
+    /// The phase of the last read; another one since then restarts `since`.
+    seen: u8,
+    since: Stopwatch,
+    read_alarm: Alarm,
+    header_timeout: Duration,
+    idle_timeout: Duration,
+    /// Runs while a write waits for room.
+    write_alarm: Alarm,
+    write_since: Option<Stopwatch>,
+    write_timeout: Duration,
+}
+
+impl<S> Guarded<S> {
+    /// Guards a fresh connection: its first head is awaited at once.
+    pub(super) fn new(socket: S, options: &Options) -> Self {
+        Self {
+            socket,
+            phase: Phase::default(),
+            seen: HEAD,
+            since: Stopwatch::start(),
+            read_alarm: Alarm::default(),
+            header_timeout: options.header_timeout,
+            idle_timeout: options.idle_timeout,
+            write_alarm: Alarm::default(),
+            write_since: None,
+            write_timeout: options.write_timeout,
+        }
+    }
+
+    /// For the service to say when it works.
+    pub(super) fn phase(&self) -> Phase {
+        self.phase.clone()
+    }
+
+    /// Notes the phase, restarting the watch when it has changed.
+    fn observe(&mut self) -> u8 {
+        let phase = self.phase.get();
+        if phase != self.seen {
+            self.seen = phase;
+            self.since = Stopwatch::start();
+        }
+        phase
+    }
+
+    fn late(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+        let (allowed, what) = match self.seen {
+            HEAD => (self.header_timeout, "the headers did not arrive in time"),
+            IDLE => (self.idle_timeout, "the connection was idle for too long"),
+            _ => return Poll::Pending,
+        };
+        self.read_alarm.poll(cx, self.since, allowed).map(|()| io::Error::new(io::ErrorKind::TimedOut, what))
+    }
+
+    /// Bounds a write: one that made no progress for `write_timeout` fails.
+    fn bound_write<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.write_since = None;
+            return written;
+        }
+        let since = *self.write_since.get_or_insert_with(Stopwatch::start);
+        self.write_alarm
+            .poll(cx, since, self.write_timeout)
+            .map(|()| Err(io::Error::new(io::ErrorKind::TimedOut, "the answer was not taken in time")))
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Guarded<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let phase = self.observe();
+        let filled = buf.filled().len();
+        match Pin::new(&mut self.socket).poll_read(cx, buf) {
+            Poll::Ready(result) => {
+                if phase == IDLE && buf.filled().len() > filled {
+                    self.phase.head();
+                }
+                Poll::Ready(result)
+            }
+            Poll::Pending => self.late(cx).map(Err),
+        }
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.socket).poll_write(cx, bytes);
+        self.bound_write(cx, written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.socket).poll_write_vectored(cx, slices);
+        self.bound_write(cx, written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.socket.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let flushed = Pin::new(&mut self.socket).poll_flush(cx);
+        self.bound_write(cx, flushed)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let shut = Pin::new(&mut self.socket).poll_shutdown(cx);
+        self.bound_write(cx, shut)
+    }
+}
+
+/// A timer that is armed late and moved rarely. Deadlines move with every request, but nearly always away from now: so it
+/// stays where it was armed and, when it goes off early, is armed again for the rest.
+#[derive(Debug, Default)]
+struct Alarm {
+    sleep: Option<Pin<Box<Sleep>>>,
+    /// What it was armed for. A shorter time needs a timer of its own.
+    allowed: Duration,
+}
+
+impl Alarm {
+    fn poll(&mut self, cx: &mut Context<'_>, since: Stopwatch, allowed: Duration) -> Poll<()> {
+        loop {
+            let left = allowed.saturating_sub(since.elapsed());
+            if left.is_zero() {
+                self.sleep = None;
+                return Poll::Ready(());
+            }
+            if self.sleep.is_none() || allowed < self.allowed {
+                self.sleep = Some(Box::pin(tokio::time::sleep(left)));
+                self.allowed = allowed;
+            }
+            match self.sleep.as_mut().map(|sleep| sleep.as_mut().poll(cx)) {
+                Some(Poll::Pending) => return Poll::Pending,
+                _ => self.sleep = None,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+
+    const SHORT: Duration = Duration::from_millis(20);
+    const LONG: Duration = Duration::from_millis(200);
+    const FOREVER: Duration = Duration::from_secs(3_600);
+
+    fn guarded(header_timeout: Duration, idle_timeout: Duration) -> (DuplexStream, Guarded<DuplexStream>) {
+        let (client, server) = duplex(4);
+        let options = Options { header_timeout, idle_timeout, write_timeout: SHORT, ..Options::default() };
+        (client, Guarded::new(server, &options))
+    }
+
+    /// Waits until reading fails because of a deadline; says how long that took.
+    async fn times_out(guarded: &mut Guarded<DuplexStream>) -> Duration {
+        let watch = Stopwatch::start();
+        assert_eq!(guarded.read_u8().await.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        watch.elapsed()
+    }
+
+    #[tokio::test]
+    async fn a_silent_connection_and_a_dripping_head_both_end() {
+        let (_client, mut silent) = guarded(SHORT, FOREVER);
+        times_out(&mut silent).await;
+        let (mut client, mut dripping) = guarded(SHORT, FOREVER);
+        client.write_all(b"GE").await.unwrap();
+        assert_eq!(dripping.read_u8().await.unwrap(), b'G');
+        assert_eq!(dripping.read_u8().await.unwrap(), b'E');
+        times_out(&mut dripping).await;
+    }
+
+    #[tokio::test]
+    async fn a_rest_between_requests_may_be_longer_than_a_head() {
+        let (_client, mut resting) = guarded(SHORT, LONG);
+        resting.phase().idle();
+        assert!(times_out(&mut resting).await >= LONG);
+    }
+
+    #[tokio::test]
+    async fn the_first_byte_after_a_rest_starts_the_time_for_the_head() {
+        let (mut client, mut guarded) = guarded(SHORT, FOREVER);
+        guarded.phase().idle();
+        let dripping = async {
+            tokio::time::sleep(2 * SHORT).await;
+            client.write_all(b"G").await.unwrap();
+        };
+        let (first, ()) = tokio::join!(guarded.read_u8(), dripping);
+        assert_eq!(first.unwrap(), b'G');
+        assert!(times_out(&mut guarded).await < FOREVER);
+    }
+
+    #[tokio::test]
+    async fn work_has_no_deadline_here() {
+        let (mut client, mut working) = guarded(SHORT, SHORT);
+        let (_other_client, mut silent) = guarded(LONG, LONG);
+        working.phase().busy();
+        tokio::select! {
+            early = working.read_u8() => panic!("{early:?}"),
+            _ = times_out(&mut silent) => {}
+        }
+        client.write_all(b"x").await.unwrap();
+        assert_eq!(working.read_u8().await.unwrap(), b'x');
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_nobody_reads_ends_the_connection() {
+        let (_client, mut guarded) = guarded(FOREVER, FOREVER);
+        let late = guarded.write_all(b"more than fits").await.unwrap_err();
+        assert_eq!(late.kind(), io::ErrorKind::TimedOut);
+    }
+}

@@ -1,0 +1,42 @@
+//! The client API over HTTP/1.1: translates [`crate::api`] to [`crate::node::Handle`] and back.
+//!
+//! Invariants
+//! - Every answer that is not a success is a problem (RFC 9457) with a stable code, also for unknown routes, wrong
+//!   methods and panics. Two exceptions: probes answer in text, and bytes that are no HTTP at all get the bare 400 or 431
+//!   of the HTTP library.
+//! - Nothing is without a bound: connections, headers, bodies, and the time each of them and each answer may take.
+//! - No decision is made here. What a request asks for is checked for shape and sense, then handed on.
+//!
+//! Not here: what is granted (`limiter/`, `state/`), who leads (`node/`), how things look in JSON (`api/`).
+//!
+//! The way of a request: [`server`](serve) accepts, [`guard`] bounds the connection, [`shell`] surrounds every answer
+//! (panics, headers, counting), [`route`] finds the file with the handler.
+
+mod acquire;
+mod answer;
+mod app;
+mod ask;
+mod body;
+mod cluster;
+mod digest;
+mod guard;
+mod index;
+mod keys;
+mod meters;
+mod metrics;
+mod openapi;
+mod options;
+mod probes;
+mod rate_limit;
+mod reject;
+mod respond;
+mod route;
+mod server;
+#[cfg(test)]
+mod server_tests;
+mod shell;
+mod upstream;
+
+pub use openapi::document;
+pub use options::Options;
+pub use server::serve;

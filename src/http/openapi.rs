@@ -1,0 +1,95 @@
+//! `GET /openapi.json`: the contract as `OpenAPI` 3.1, generated from the types and handlers themselves.
+
+use super::app::App;
+use super::respond;
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::Response;
+use http::{HeaderValue, StatusCode};
+use std::sync::Arc;
+use utoipa::OpenApi;
+
+/// All that the handlers say about themselves.
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "Quorate",
+        description = "A rate limiter that does not forget and does not lie: strictly spaced permits, decided by a Raft cluster."
+    ),
+    paths(
+        super::acquire::acquire,
+        super::keys::key,
+        super::cluster::cluster,
+        super::digest::digest,
+        super::probes::livez,
+        super::probes::readyz,
+        super::probes::healthz,
+        super::metrics::metrics,
+        openapi,
+        super::index::index
+    )
+)]
+struct Document;
+
+/// The document as JSON.
+pub fn document() -> Vec<u8> {
+    let document = Document::openapi();
+    serde_json::to_vec_pretty(&document).unwrap_or_else(|error| {
+        tracing::error!(%error, "the OpenAPI document could not be written");
+        b"{}".to_vec()
+    })
+}
+
+/// This document.
+#[utoipa::path(
+    get,
+    path = "/openapi.json",
+    responses((status = 200, description = "OpenAPI 3.1", content_type = "application/json"))
+)]
+pub(super) async fn openapi(State(app): State<Arc<App>>) -> Response {
+    let content_type = HeaderValue::from_static("application/json");
+    respond::with_body(StatusCode::OK, content_type, Body::from(app.openapi.clone()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::route::Route;
+    use serde_json::Value;
+
+    fn parsed() -> Value {
+        serde_json::from_slice(&document()).unwrap()
+    }
+
+    #[test]
+    fn every_route_is_in_the_document_and_nothing_else() {
+        let document = parsed();
+        assert_eq!(document["openapi"], "3.1.0");
+        let paths = document["paths"].as_object().unwrap();
+        for route in Route::ALL {
+            let method = route.method().as_str().to_lowercase();
+            assert!(paths[route.path()].get(&method).is_some(), "{method} {}", route.path());
+        }
+        assert_eq!(paths.len(), Route::ALL.len(), "{:?}", paths.keys());
+    }
+
+    #[test]
+    fn every_reference_leads_somewhere() {
+        let document = parsed();
+        let text = String::from_utf8(super::document()).unwrap();
+        let references: Vec<&str> =
+            text.split("\"$ref\": \"#").skip(1).filter_map(|rest| rest.split('"').next()).collect();
+        assert!(references.len() > 10, "{references:?}");
+        for reference in references {
+            assert!(document.pointer(reference).is_some(), "{reference}");
+        }
+    }
+
+    #[test]
+    fn the_request_says_what_is_required() {
+        let document = parsed();
+        let request = &document["components"]["schemas"]["AcquireRequest"];
+        assert_eq!(request["required"], serde_json::json!(["key"]), "{request}");
+        assert_eq!(document["components"]["schemas"]["Millis"]["type"], "number");
+    }
+}

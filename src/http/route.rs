@@ -1,0 +1,134 @@
+//! The table of routes. The router, the labels of the metrics, the index and the test of `/openapi.json` all go by it.
+
+use super::app::App;
+use super::{acquire, cluster, digest, index, keys, metrics, openapi, probes, respond};
+use crate::api::{Code, Problem};
+use axum::Router;
+use axum::routing::{MethodRouter, get, post};
+use http::{Method, Uri};
+use std::sync::Arc;
+
+/// Every route there is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Route {
+    Acquire,
+    Key,
+    Cluster,
+    Digest,
+    Livez,
+    Readyz,
+    Healthz,
+    Metrics,
+    Openapi,
+    Index,
+}
+
+impl Route {
+    /// In the order of the enum, which is their number.
+    pub(super) const ALL: [Self; 10] = [
+        Self::Acquire,
+        Self::Key,
+        Self::Cluster,
+        Self::Digest,
+        Self::Livez,
+        Self::Readyz,
+        Self::Healthz,
+        Self::Metrics,
+        Self::Openapi,
+        Self::Index,
+    ];
+
+    /// Method, path and what it is for.
+    fn row(self) -> (Method, &'static str, &'static str) {
+        match self {
+            Self::Acquire => (Method::POST, "/acquire", "ask for a permit"),
+            Self::Key => (Method::GET, "/keys/{key}", "look at a key without consuming anything"),
+            Self::Cluster => (Method::GET, "/cluster", "who leads, who is there"),
+            Self::Digest => (Method::GET, "/cluster/digest", "a digest of this node's state, to compare nodes by"),
+            Self::Livez => (Method::GET, "/livez", "whether the process answers"),
+            Self::Readyz => (Method::GET, "/readyz", "whether this node should get traffic; ?verbose says why"),
+            Self::Healthz => (Method::GET, "/healthz", "the same as /readyz"),
+            Self::Metrics => (Method::GET, "/metrics", "metrics for Prometheus"),
+            Self::Openapi => (Method::GET, "/openapi.json", "all of this as OpenAPI 3.1"),
+            Self::Index => (Method::GET, "/", "this text"),
+        }
+    }
+
+    /// The path, with `{}` around what varies.
+    pub(super) fn path(self) -> &'static str {
+        self.row().1
+    }
+
+    /// The method.
+    pub(super) fn method(self) -> Method {
+        self.row().0
+    }
+
+    /// One line for people.
+    pub(super) fn purpose(self) -> &'static str {
+        self.row().2
+    }
+
+    /// The route of a path, for counting. The router finds the handler by itself; the test below holds them together.
+    pub(super) fn of(path: &str) -> Option<Self> {
+        if path == "/acquire" {
+            return Some(Self::Acquire);
+        }
+        if let Some(key) = path.strip_prefix("/keys/") {
+            return (!key.is_empty() && !key.contains('/')).then_some(Self::Key);
+        }
+        Self::ALL.into_iter().find(|route| route.path() == path)
+    }
+
+    fn handler(self) -> MethodRouter<Arc<App>> {
+        match self {
+            Self::Acquire => post(acquire::acquire),
+            Self::Key => get(keys::key),
+            Self::Cluster => get(cluster::cluster),
+            Self::Digest => get(digest::digest),
+            Self::Livez => get(probes::livez),
+            Self::Readyz => get(probes::readyz),
+            Self::Healthz => get(probes::healthz),
+            Self::Metrics => get(metrics::metrics),
+            Self::Openapi => get(openapi::openapi),
+            Self::Index => get(index::index),
+        }
+    }
+}
+
+/// All routes, and a problem for everything else.
+pub(super) fn router(app: Arc<App>) -> Router {
+    let routes =
+        Route::ALL.into_iter().fold(Router::new(), |router, route| router.route(route.path(), route.handler()));
+    routes.fallback(not_found).method_not_allowed_fallback(method_not_allowed).with_state(app)
+}
+
+async fn not_found(uri: Uri) -> axum::response::Response {
+    let detail = format!("there is nothing at {}; GET / lists what there is", respond::shortened(uri.path()));
+    respond::problem(&Problem::new(Code::NotFound, detail))
+}
+
+/// The router adds the `Allow` header.
+async fn method_not_allowed(method: Method, uri: Uri) -> axum::response::Response {
+    let allowed = Route::of(uri.path()).map(Route::method).unwrap_or_default();
+    let method = respond::shortened(method.as_str()).into_owned();
+    let detail = format!("{} does not know {method}, only {allowed}", respond::shortened(uri.path()));
+    respond::problem(&Problem::new(Code::MethodNotAllowed, detail))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_in_order_and_every_path_finds_its_row() {
+        for (number, route) in Route::ALL.into_iter().enumerate() {
+            assert_eq!(route as usize, number, "{route:?}");
+            assert_eq!(Route::of(route.path()), Some(route));
+        }
+        assert_eq!(Route::of("/keys/a%2Fb"), Some(Route::Key));
+        for path in ["/keys/", "/keys", "/keys/a/b", "/acquire/", "//", "", "/nothing"] {
+            assert_eq!(Route::of(path), None, "{path}");
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! The listener: accepts, bounds, serves, and stops without cutting anybody off.
+//!
+//! A loop of our own on hyper, because `axum::serve` has neither a timeout for headers nor a bound on connections.
+
+use super::app::App;
+use super::guard::Guarded;
+use super::options::Options;
+use super::reject::{self, REJECTIONS_MAX};
+use super::route;
+use super::shell;
+use super::upstream::Upstream;
+use crate::limits::HEADER_BYTES_MAX;
+use crate::node::Handle;
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use metrics::Gauge;
+use std::convert::Infallible;
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+
+/// How often the recorder of the metrics tidies up: histograms keep every sample until then.
+const UPKEEP: Duration = Duration::from_secs(5);
+
+/// How long to leave a listener alone that cannot accept, most likely because the process is out of descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Serves clients on `listener` until `shutdown` completes; then accepts nobody any more, lets requests in flight finish
+/// within `options.shutdown_grace`, and closes what is left.
+pub async fn serve(listener: TcpListener, handle: Handle, options: Options, shutdown: impl Future<Output = ()>) {
+    run(listener, Upstream::Node(handle), options, shutdown).await;
+}
+
+/// The same in front of anything.
+pub(super) async fn run(
+    listener: TcpListener,
+    upstream: Upstream,
+    options: Options,
+    shutdown: impl Future<Output = ()>,
+) {
+    let mut server = Server::new(upstream, options);
+    let mut upkeep = interval(UPKEEP);
+    upkeep.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    tokio::pin!(shutdown);
+    loop {
+        tokio::select! {
+            biased;
+            () = &mut shutdown => break,
+            Some(ended) = server.tasks.join_next() => log_end(ended),
+            _ = upkeep.tick() => server.upkeep(),
+            accepted = listener.accept() => match accepted {
+                Ok((socket, _)) => server.accept(socket),
+                Err(error) => pause(&error).await,
+            },
+        }
+    }
+    drop(listener);
+    server.drain().await;
+}
+
+struct Server {
+    app: Arc<App>,
+    router: Router,
+    /// One permit per connection.
+    places: Arc<Semaphore>,
+    /// One permit per connection that is being turned away.
+    rejections: Arc<Semaphore>,
+    rejection: Arc<[u8]>,
+    tasks: JoinSet<()>,
+    /// Becomes true when connections should end after the request they are at.
+    stopping: watch::Sender<bool>,
+}
+
+impl Server {
+    fn new(upstream: Upstream, options: Options) -> Self {
+        let places = Arc::new(Semaphore::new(options.connections_max.min(Semaphore::MAX_PERMITS)));
+        let app = Arc::new(App::new(upstream, options));
+        Self {
+            router: route::router(Arc::clone(&app)),
+            app,
+            places,
+            rejections: Arc::new(Semaphore::new(REJECTIONS_MAX)),
+            rejection: reject::response().into(),
+            tasks: JoinSet::new(),
+            stopping: watch::Sender::new(false),
+        }
+    }
+
+    fn upkeep(&self) {
+        if let Some(recorder) = &self.app.options.metrics {
+            recorder.run_upkeep();
+        }
+    }
+
+    fn accept(&mut self, socket: TcpStream) {
+        // Answers are small and whole: holding one back to fill a packet would only make it late.
+        if let Err(error) = socket.set_nodelay(true) {
+            tracing::debug!(%error, "a connection broke before it began");
+            return;
+        }
+        match Arc::clone(&self.places).try_acquire_owned() {
+            Ok(place) => {
+                let open = Open::new(self.app.meters.connections.clone(), place);
+                let connection =
+                    connection(socket, Arc::clone(&self.app), self.router.clone(), self.stopping.subscribe(), open);
+                self.tasks.spawn(connection);
+            }
+            Err(_full) => self.turn_away(socket),
+        }
+    }
+
+    fn turn_away(&mut self, socket: TcpStream) {
+        self.app.meters.connections_rejected.increment(1);
+        let Ok(place) = Arc::clone(&self.rejections).try_acquire_owned() else { return };
+        let response = Arc::clone(&self.rejection);
+        self.tasks.spawn(async move {
+            reject::reject(socket, &response).await;
+            drop(place);
+        });
+    }
+
+    async fn drain(mut self) {
+        self.stopping.send_replace(true);
+        let grace = self.app.options.shutdown_grace;
+        let tasks = &mut self.tasks;
+        let all = async { while tasks.join_next().await.is_some() {} };
+        if timeout(grace, all).await.is_err() {
+            tracing::warn!(connections = self.tasks.len(), "closing connections whose requests did not finish in time");
+        }
+        self.tasks.shutdown().await;
+    }
+}
+
+/// A place among the connections, given back when the task ends in whatever way.
+struct Open {
+    connections: Gauge,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Open {
+    fn new(connections: Gauge, place: OwnedSemaphorePermit) -> Self {
+        connections.increment(1.0);
+        Self { connections, _place: place }
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.connections.decrement(1.0);
+    }
+}
+
+async fn connection(socket: TcpStream, app: Arc<App>, router: Router, mut stopping: watch::Receiver<bool>, open: Open) {
+    let guarded = Guarded::new(socket, &app.options);
+    let phase = guarded.phase();
+    let service = service_fn(move |request| {
+        let (app, router, phase) = (Arc::clone(&app), router.clone(), phase.clone());
+        phase.busy();
+        async move {
+            let response = shell::answer(&app, router, request).await;
+            phase.idle();
+            Ok::<_, Infallible>(response)
+        }
+    });
+    let connection = http1::Builder::new()
+        // The guard has deadlines for headers; hyper's own would also end connections that rest.
+        .header_read_timeout(None)
+        .max_buf_size(HEADER_BYTES_MAX)
+        .serve_connection(TokioIo::new(guarded), service);
+    let told_to_stop = async move {
+        let _ = stopping.wait_for(|stopping| *stopping).await;
+    };
+    tokio::pin!(connection);
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = told_to_stop => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "a connection ended early");
+    }
+    drop(open);
+}
+
+fn log_end(ended: Result<(), tokio::task::JoinError>) {
+    if let Err(error) = ended {
+        tracing::error!(%error, "the task of a connection failed");
+    }
+}
+
+/// Errors of one connection pass by themselves; any other would come again at once.
+async fn pause(error: &io::Error) {
+    let passing = [io::ErrorKind::ConnectionAborted, io::ErrorKind::ConnectionReset, io::ErrorKind::ConnectionRefused];
+    if !passing.contains(&error.kind()) {
+        tracing::warn!(%error, "cannot accept connections");
+        sleep(ACCEPT_PAUSE).await;
+    }
+}

@@ -1,0 +1,370 @@
+//! The listener over real sockets, with a script in place of the node.
+//!
+//! Tests wait for conditions: an answer, a closed connection, another connection's deadline. No sleep decides an outcome.
+
+use super::options::Options;
+use super::server::run;
+use super::upstream::Upstream;
+use super::upstream::scripted::{Script, granted};
+use crate::node::Readiness;
+use futures::FutureExt;
+use futures::future::pending;
+use serde_json::{Value, json};
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Notify, oneshot};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+const SHORT: Duration = Duration::from_millis(50);
+/// What no test may take; a deadline that does not work shows up as this one.
+const FOREVER: Duration = Duration::from_secs(30);
+
+const ACQUIRE: &str = r#"{"key":"k","limit":"1/6s"}"#;
+
+struct Server {
+    address: SocketAddr,
+    stop: Option<oneshot::Sender<()>>,
+    running: JoinHandle<()>,
+}
+
+impl Server {
+    async fn start(script: Script, options: Options) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let shutdown = stopped.map(|_| ());
+        let running = tokio::spawn(run(listener, Upstream::Script(script), options, shutdown));
+        Self { address, stop: Some(stop), running }
+    }
+
+    async fn client(&self) -> Client {
+        Client { socket: TcpStream::connect(self.address).await.unwrap(), unread: Vec::new() }
+    }
+
+    fn stop(&mut self) {
+        self.stop.take().unwrap().send(()).unwrap();
+    }
+
+    async fn ended(self) {
+        timeout(FOREVER, self.running).await.expect("the server ends").unwrap();
+    }
+}
+
+struct Client {
+    socket: TcpStream,
+    unread: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct Reply {
+    status: u16,
+    headers: HashMap<String, String>,
+    body: String,
+}
+
+impl Reply {
+    fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap()
+    }
+
+    fn is_problem(&self, status: u16, code: &str) {
+        assert_eq!((self.status, &self.json()["code"]), (status, &json!(code)), "{self:?}");
+        assert_eq!(self.headers["content-type"], "application/problem+json");
+    }
+}
+
+impl Client {
+    async fn send(&mut self, bytes: impl AsRef<[u8]>) {
+        timeout(FOREVER, self.socket.write_all(bytes.as_ref())).await.expect("sending does not hang").unwrap();
+    }
+
+    async fn get(&mut self, path: &str) -> Reply {
+        self.request("GET", path, "").await
+    }
+
+    async fn post(&mut self, body: &str) -> Reply {
+        self.request("POST", "/acquire", body).await
+    }
+
+    async fn request(&mut self, method: &str, path: &str, body: &str) -> Reply {
+        self.send(format!("{method} {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{body}", body.len())).await;
+        self.reply().await
+    }
+
+    /// The next response, by its content length.
+    async fn reply(&mut self) -> Reply {
+        let head = self.until(b"\r\n\r\n").await;
+        let head = String::from_utf8(head).unwrap();
+        let mut lines = head.trim_end().split("\r\n");
+        let status = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
+        let headers: HashMap<_, _> = lines
+            .filter_map(|line| line.split_once(": "))
+            .map(|(name, value)| (name.to_lowercase(), value.to_owned()))
+            .collect();
+        let length = headers.get("content-length").map_or(0, |length| length.parse().unwrap());
+        while self.unread.len() < length {
+            assert!(self.more().await > 0, "closed in the middle of a body");
+        }
+        let body = String::from_utf8(self.unread.drain(..length).collect()).unwrap();
+        Reply { status, headers, body }
+    }
+
+    async fn until(&mut self, end: &[u8]) -> Vec<u8> {
+        loop {
+            if let Some(at) = self.unread.windows(end.len()).position(|window| window == end) {
+                return self.unread.drain(..at + end.len()).collect();
+            }
+            assert!(self.more().await > 0, "closed after {:?}", String::from_utf8_lossy(&self.unread));
+        }
+    }
+
+    async fn more(&mut self) -> usize {
+        timeout(FOREVER, self.socket.read_buf(&mut self.unread)).await.expect("an answer or an end").unwrap()
+    }
+
+    /// Waits until the server has closed the connection without another word.
+    async fn closed(&mut self) {
+        let read = timeout(FOREVER, self.socket.read_buf(&mut self.unread)).await.expect("the server closes");
+        assert!(matches!(read, Ok(0) | Err(_)), "{:?}", String::from_utf8_lossy(&self.unread));
+    }
+}
+
+#[tokio::test]
+async fn one_connection_serves_many_requests() {
+    let script = Script { leader_elsewhere: Some("10.0.0.1:7001".to_owned()), ..Script::default() };
+    let server = Server::start(script, Options::default()).await;
+    let mut client = server.client().await;
+    for _ in 0..3 {
+        let reply = client.post(ACQUIRE).await;
+        assert_eq!(reply.status, 200);
+        assert_eq!(
+            reply.json(),
+            json!({"granted": true, "key": "k", "permit": 7, "slot_ms": 1, "wait_ms": 0, "reserved": 0, "limit": "1/6s",
+                   "replayed": false})
+        );
+        assert_eq!(reply.headers["content-type"], "application/json");
+        assert_eq!(reply.headers["ratelimit"], "\"spacing\";r=10;t=6");
+        assert_eq!(reply.headers["quorate-leader"], "http://10.0.0.1:7001");
+    }
+    let form = format!(
+        "POST /acquire HTTP/1.1\r\nhost: x\r\ncontent-type: application/x-www-form-urlencoded\r\n\
+         idempotency-key: a\r\ncontent-length: {}\r\n\r\n{ACQUIRE}",
+        ACQUIRE.len()
+    );
+    // What `curl -d` sends, twice in one packet.
+    client.send(format!("{form}{form}")).await;
+    assert_eq!((client.reply().await.status, client.reply().await.status), (200, 200));
+}
+
+#[tokio::test]
+async fn every_route_answers_and_everything_else_is_a_problem() {
+    let readiness = Readiness { checks: vec![("leader", Err("none known".to_owned()))] };
+    let server = Server::start(Script { readiness, ..Script::default() }, Options::default()).await;
+    let mut client = server.client().await;
+    assert!(client.get("/").await.body.contains("/acquire"));
+    assert_eq!(client.get("/livez").await.body, "ok\n");
+    assert_eq!(client.get("/livez?verbose").await.body, "[+]ping ok\nlivez check passed\n");
+    let reply = client.get("/readyz").await;
+    assert_eq!((reply.status, reply.body.as_str()), (503, "[-]leader failed: none known\nreadyz check failed\n"));
+    assert_eq!(client.get("/healthz").await.status, 503);
+    assert_eq!(client.get("/cluster").await.json()["leader"], 1);
+    assert_eq!(client.get("/openapi.json").await.json()["openapi"], "3.1.0");
+    client.get("/metrics").await.is_problem(404, "not_found");
+    client.get("/nothing/here").await.is_problem(404, "not_found");
+    client.get("/keys/").await.is_problem(404, "not_found");
+    client.get("/keys/%FF").await.is_problem(400, "bad_request");
+    client.get("/keys/a%00b").await.is_problem(400, "bad_request");
+    client.get(&format!("/keys/{}", "x".repeat(257))).await.is_problem(413, "too_large");
+    let reply = client.get("/acquire").await;
+    reply.is_problem(405, "method_not_allowed");
+    assert_eq!(reply.headers["allow"], "POST");
+    let reply = client.request("DELETE", "/cluster", "").await;
+    reply.is_problem(405, "method_not_allowed");
+    assert_eq!(reply.headers["allow"], "GET,HEAD");
+}
+
+#[tokio::test]
+async fn metrics_are_rendered() {
+    let recorder = crate::metric_names::builder().unwrap().build_recorder();
+    let metrics = Some(recorder.handle());
+    metrics::with_local_recorder(&recorder, crate::metric_names::describe);
+    let server = Server::start(Script::default(), Options { metrics, ..Options::default() }).await;
+    let reply = server.client().await.get("/metrics").await;
+    assert_eq!(reply.headers["content-type"], "text/plain; version=0.0.4; charset=utf-8");
+    assert!(reply.body.contains("quorate_build_info"), "{}", reply.body);
+}
+
+#[tokio::test]
+async fn unreadable_requests_are_problems_and_the_connection_lives_on() {
+    let server = Server::start(Script::default(), Options::default()).await;
+    let mut client = server.client().await;
+    client.post("not json").await.is_problem(400, "bad_request");
+    client.post("").await.is_problem(400, "bad_request");
+    client.post(&"[".repeat(60_000)).await.is_problem(400, "bad_request");
+    client.post(r#"{"key":"k","limit":"0/s"}"#).await.is_problem(422, "never");
+    client.post(&format!(r#"{{"key":"{}"}}"#, "x".repeat(10_000))).await.is_problem(413, "too_large");
+    assert_eq!(client.post(ACQUIRE).await.status, 200);
+}
+
+#[tokio::test]
+async fn large_bodies_get_an_answer_and_not_a_reset() {
+    let server = Server::start(Script::default(), Options::default()).await;
+    let mut whole = server.client().await;
+    let reply = whole.post(&" ".repeat(10 * 1024 * 1024)).await;
+    reply.is_problem(413, "too_large");
+    assert_eq!(reply.headers["connection"], "close");
+    whole.closed().await;
+
+    let mut chunked = server.client().await;
+    chunked.send("POST /acquire HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n").await;
+    let chunk = format!("1000\r\n{}\r\n", " ".repeat(4_096));
+    chunked.send(chunk.repeat(20)).await;
+    chunked.send("0\r\n\r\n").await;
+    chunked.reply().await.is_problem(413, "too_large");
+
+    let mut polite = server.client().await;
+    polite.send("POST /acquire HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 10485760\r\n\r\n").await;
+    polite.reply().await.is_problem(413, "too_large");
+    polite.closed().await;
+}
+
+#[tokio::test]
+async fn a_slow_body_is_told_so_and_closed() {
+    let server = Server::start(Script::default(), Options { body_timeout: SHORT, ..Options::default() }).await;
+    let mut client = server.client().await;
+    client.send("POST /acquire HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{\"key\":").await;
+    let reply = client.reply().await;
+    reply.is_problem(400, "bad_request");
+    assert!(reply.body.contains("did not arrive in time"), "{}", reply.body);
+    assert_eq!(reply.headers["connection"], "close");
+    client.closed().await;
+}
+
+#[tokio::test]
+async fn half_sent_headers_are_closed_and_resting_connections_are_not() {
+    let server = Server::start(Script::default(), Options { header_timeout: SHORT, ..Options::default() }).await;
+    let mut resting = server.client().await;
+    assert_eq!(resting.post(ACQUIRE).await.status, 200);
+    let mut silent = server.client().await;
+    let mut half = server.client().await;
+    half.send("POST /acquire HTTP/1.1\r\nhost: x\r\ncontent-").await;
+    half.closed().await;
+    silent.closed().await;
+    // The time for headers has passed by now, more than once.
+    assert_eq!(resting.post(ACQUIRE).await.status, 200);
+    // A head that begins after a rest has its time too.
+    resting.send("POST /acq").await;
+    resting.closed().await;
+}
+
+#[tokio::test]
+async fn a_connection_that_rests_for_too_long_is_closed() {
+    let server = Server::start(Script::default(), Options { idle_timeout: SHORT, ..Options::default() }).await;
+    let mut client = server.client().await;
+    assert_eq!(client.post(ACQUIRE).await.status, 200);
+    client.closed().await;
+}
+
+#[tokio::test]
+async fn headers_have_a_bound() {
+    let server = Server::start(Script::default(), Options::default()).await;
+    let mut client = server.client().await;
+    client.send(format!("GET / HTTP/1.1\r\nhost: x\r\nx-long: {}\r\n\r\n", "x".repeat(32 * 1024))).await;
+    assert_eq!(client.reply().await.status, 431);
+    let mut client = server.client().await;
+    client.send("this is not HTTP\r\n\r\n").await;
+    assert_eq!(client.reply().await.status, 400);
+}
+
+#[tokio::test]
+async fn one_connection_too_many_is_told_so() {
+    let server = Server::start(Script::default(), Options { connections_max: 2, ..Options::default() }).await;
+    let mut first = server.client().await;
+    let mut second = server.client().await;
+    assert_eq!((first.get("/livez").await.status, second.get("/livez").await.status), (200, 200));
+    let mut third = server.client().await;
+    let reply = third.post(ACQUIRE).await;
+    reply.is_problem(503, "overloaded");
+    assert_eq!(reply.headers["retry-after"], "1");
+    third.closed().await;
+    assert_eq!(first.get("/livez").await.status, 200, "who is in stays in");
+    drop(second);
+    let freed = async { while server.client().await.get("/livez").await.status != 200 {} };
+    timeout(FOREVER, freed).await.expect("a closed connection makes room");
+}
+
+#[tokio::test]
+async fn a_node_that_says_nothing_is_not_waited_for_for_ever() {
+    let script = Script { acquire: Box::new(|_| pending().boxed()), ..Script::default() };
+    let server = Server::start(script, Options { request_timeout: SHORT, ..Options::default() }).await;
+    let mut client = server.client().await;
+    client.post(ACQUIRE).await.is_problem(504, "outcome_unknown");
+    client.get("/keys/k").await.is_problem(503, "no_quorum");
+    client.get("/cluster/digest").await.is_problem(503, "overloaded");
+}
+
+#[tokio::test]
+async fn a_panic_in_a_handler_is_an_answer_and_the_connection_lives_on() {
+    let panicking = Script { acquire: Box::new(|_| async { panic!("on purpose") }.boxed()), ..Script::default() };
+    let server = Server::start(panicking, Options::default()).await;
+    let mut client = server.client().await;
+    client.post(ACQUIRE).await.is_problem(500, "internal");
+    assert_eq!(client.get("/livez").await.status, 200);
+}
+
+/// A script whose acquire says when it was asked and waits until it may answer.
+fn gated() -> (Script, Arc<Notify>, Arc<Notify>) {
+    let (asked, open) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (asked_inside, open_inside) = (Arc::clone(&asked), Arc::clone(&open));
+    let acquire = Box::new(move |_| {
+        let (asked, open) = (Arc::clone(&asked_inside), Arc::clone(&open_inside));
+        async move {
+            asked.notify_one();
+            open.notified().await;
+            Ok(granted())
+        }
+        .boxed()
+    });
+    (Script { acquire, ..Script::default() }, asked, open)
+}
+
+#[tokio::test]
+async fn shutting_down_lets_requests_in_flight_finish() {
+    let (script, asked, open) = gated();
+    let mut server = Server::start(script, Options::default()).await;
+    let mut resting = server.client().await;
+    assert_eq!(resting.get("/livez").await.status, 200);
+    let mut working = server.client().await;
+    working
+        .send(format!("POST /acquire HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{ACQUIRE}", ACQUIRE.len()))
+        .await;
+    asked.notified().await;
+
+    server.stop();
+    resting.closed().await;
+    assert!(TcpStream::connect(server.address).await.is_err(), "nobody is accepted any more");
+    open.notify_one();
+    let reply = working.reply().await;
+    assert_eq!((reply.status, reply.headers["connection"].as_str()), (200, "close"));
+    working.closed().await;
+    server.ended().await;
+}
+
+#[tokio::test]
+async fn shutting_down_does_not_wait_for_ever() {
+    let (script, asked, _open) = gated();
+    let mut server = Server::start(script, Options { shutdown_grace: SHORT, ..Options::default() }).await;
+    let mut working = server.client().await;
+    working
+        .send(format!("POST /acquire HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{ACQUIRE}", ACQUIRE.len()))
+        .await;
+    asked.notified().await;
+    server.stop();
+    working.closed().await;
+    server.ended().await;
+}

@@ -1,0 +1,82 @@
+//! What surrounds every answer, whichever handler it comes from: panics end in a 500, followers name the leader, and it
+//! is counted.
+
+use super::app::App;
+use super::respond;
+use super::route::Route;
+use crate::api::{Code, Problem, QUORATE_LEADER};
+use axum::Router;
+use axum::body::Body;
+use axum::response::Response;
+use futures::FutureExt;
+use http::header::HeaderName;
+use http::{HeaderValue, Request};
+use hyper::body::Incoming;
+use std::any::Any;
+use std::convert::Infallible;
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
+use tower::Service;
+
+/// Answers one request.
+pub(super) async fn answer(app: &App, mut router: Router, request: Request<Incoming>) -> Response {
+    let route = Route::of(request.uri().path());
+    surround(app, route, router.call(request.map(Body::new))).await
+}
+
+async fn surround(
+    app: &App,
+    route: Option<Route>,
+    handler: impl Future<Output = Result<Response, Infallible>>,
+) -> Response {
+    // A handler shares nothing that a panic could leave half done: the node behind the handle has tasks of its own.
+    let mut response = match AssertUnwindSafe(handler).catch_unwind().await {
+        Ok(Ok(response)) => response,
+        Err(panic) => panicked(route, panic.as_ref()),
+    };
+    if let Some(leader) = app.upstream.leader_elsewhere() {
+        name_leader(&mut response, &leader);
+    }
+    app.meters.answered(route, response.status());
+    response
+}
+
+fn panicked(route: Option<Route>, panic: &(dyn Any + Send)) -> Response {
+    let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    tracing::error!(route = route.map(Route::path), panic = text, "a handler panicked");
+    respond::problem(&Problem::new(Code::Internal, "the node failed while it worked on this; its log says more"))
+}
+
+fn name_leader(response: &mut Response, leader: &str) {
+    if let Ok(value) = HeaderValue::try_from(format!("http://{leader}")) {
+        response.headers_mut().insert(HeaderName::from_static(QUORATE_LEADER), value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::options::Options;
+    use crate::http::upstream::Upstream;
+    use crate::http::upstream::scripted::Script;
+    use http::StatusCode;
+    use http_body_util::BodyExt;
+
+    #[tokio::test]
+    async fn a_panic_is_an_answer() {
+        let app = App::new(Upstream::Script(Script::default()), Options::default());
+        let response = surround(&app, Some(Route::Acquire), async { panic!("on purpose") }).await;
+        assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
+        let bytes = response.into_body().collect().await.unwrap().to_bytes();
+        let problem: Problem = serde_json::from_slice(&bytes).unwrap();
+        assert_eq!(problem.code, Code::Internal);
+        assert!(!problem.detail.contains("on purpose"), "what panicked is for the log, not for clients");
+    }
+
+    #[test]
+    fn a_follower_names_the_leader() {
+        let mut response = respond::text(StatusCode::OK, "");
+        name_leader(&mut response, "127.0.0.1:7001");
+        assert_eq!(response.headers()["quorate-leader"], "http://127.0.0.1:7001");
+    }
+}
