@@ -18,21 +18,21 @@ pub const HAS_LEADER: &str = "quorate_has_leader";
 /// Whether this node leads.
 pub const IS_LEADER: &str = "quorate_is_leader";
 /// Changes of leader that this node saw.
-pub const LEADER_CHANGES: &str = "quorate_leader_changes_total";
+pub const LEADER_CHANGES_TOTAL: &str = "quorate_leader_changes_total";
 /// Keys held.
 pub const KEYS: &str = "quorate_keys";
-/// Request ids remembered.
-pub const REQUEST_IDS: &str = "quorate_request_ids";
 /// Requests that wait for the proposer or are in flight.
 pub const PROPOSALS_PENDING: &str = "quorate_proposals_pending";
 /// Commands per log entry.
 pub const BATCH_SIZE: &str = "quorate_batch_size";
-/// Time from handing an append to the log until it is synced.
-pub const LOG_SYNC_DURATION: &str = "quorate_log_sync_duration_seconds";
+/// Syncs of the log to disk.
+pub const LOG_SYNC_DURATION_SECONDS: &str = "quorate_log_sync_duration_seconds";
 /// Stamps that ran ahead of this node's clock faster than drift allows.
-pub const CLOCK_ALARMS: &str = "quorate_clock_alarms_total";
+pub const CLOCK_ALARMS_TOTAL: &str = "quorate_clock_alarms_total";
 /// Entries rejected because leadership changed between stamping and appending.
-pub const STALE_STAMPS: &str = "quorate_stale_stamps_total";
+pub const STALE_STAMPS_TOTAL: &str = "quorate_stale_stamps_total";
+/// Request ids remembered.
+pub const REQUEST_IDS: &str = "quorate_request_ids";
 /// Always 1; the labels say what runs.
 pub const BUILD_INFO: &str = "quorate_build_info";
 /// Answers by `route` and `status`.
@@ -73,14 +73,14 @@ pub fn describe() {
     describe_histogram!(ACQUIRE_DURATION_SECONDS, Unit::Seconds, "From the last byte of an acquire to its answer");
     describe_gauge!(HAS_LEADER, "1 if this node knows a leader");
     describe_gauge!(IS_LEADER, "1 if this node leads");
-    describe_counter!(LEADER_CHANGES, "Changes of leader that this node saw");
+    describe_counter!(LEADER_CHANGES_TOTAL, "Changes of leader that this node saw");
     describe_gauge!(KEYS, "Keys held");
-    describe_gauge!(REQUEST_IDS, "Request ids remembered");
     describe_gauge!(PROPOSALS_PENDING, "Requests that wait for the proposer or are in flight");
     describe_histogram!(BATCH_SIZE, Unit::Count, "Commands per log entry");
-    describe_histogram!(LOG_SYNC_DURATION, Unit::Seconds, "Syncs of the log to disk");
-    describe_counter!(CLOCK_ALARMS, "Stamps that ran ahead of this node's clock faster than drift allows");
-    describe_counter!(STALE_STAMPS, "Entries rejected because leadership changed between stamping and appending");
+    describe_histogram!(LOG_SYNC_DURATION_SECONDS, Unit::Seconds, "Syncs of the log to disk");
+    describe_counter!(CLOCK_ALARMS_TOTAL, "Stamps that ran ahead of this node's clock faster than drift allows");
+    describe_counter!(STALE_STAMPS_TOTAL, "Entries rejected because leadership changed between stamping and appending");
+    describe_gauge!(REQUEST_IDS, "Request ids remembered");
     describe_gauge!(BUILD_INFO, "Always 1; the labels say what runs");
     describe_counter!(HTTP_REQUESTS_TOTAL, "Answers by route and status");
     describe_gauge!(HTTP_CONNECTIONS, "Client connections now open");

@@ -9,6 +9,7 @@ use super::exit::Failure;
 use super::settings::Settings;
 use crate::config::Config;
 use crate::{http, metric_names, node, telemetry};
+use metrics_exporter_prometheus::PrometheusHandle;
 use std::io::Read;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -41,9 +42,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 async fn serve(config: &Config, stop_with_stdin: bool) -> Result<(), Failure> {
+    let metrics = metric_names::install().map_err(|error| Failure::error(format!("cannot record metrics: {error}")))?;
     let mut stop = Stop::new(stop_with_stdin)?;
-    // Before anything counts: what is counted without a recorder is lost.
-    let metrics = metric_names::install().map_err(|error| Failure::error(format!("cannot count: {error}")))?;
     let listener = bind(&config.listen, "clients").await?;
     let peer_listener = bind(&config.peer_listen, "peers").await?;
     let advertise = advertised(config, listener.local_addr());
@@ -64,7 +64,7 @@ async fn serve(config: &Config, stop_with_stdin: bool) -> Result<(), Failure> {
     let node = node::start(&options, peer_listener).await.map_err(|error| Failure::error(error.to_string()))?;
 
     let (stop_http, http_stops) = oneshot::channel::<()>();
-    let http_options = http::Options { metrics: Some(metrics), ..http_options(config) };
+    let http_options = http_options(config, metrics);
     let mut server = tokio::spawn(http::serve(listener, node.handle(), http_options, async {
         // A sender that is gone means the same as one that sent.
         let _ = http_stops.await;
@@ -99,7 +99,7 @@ async fn serve(config: &Config, stop_with_stdin: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-fn http_options(config: &Config) -> http::Options {
+fn http_options(config: &Config, metrics: PrometheusHandle) -> http::Options {
     http::Options {
         connections_max: config.connections_max,
         header_timeout: config.header_timeout,
@@ -107,6 +107,7 @@ fn http_options(config: &Config) -> http::Options {
         // The node gives up first, and says more precisely why.
         request_timeout: config.request_timeout + HTTP_EXTRA,
         shutdown_grace: config.drain,
+        metrics: Some(metrics),
         ..http::Options::default()
     }
 }

@@ -11,7 +11,7 @@
 //!
 //! Invariants
 //! - Pure: no clock, no log line, no metric. One jump is reported once; after that the new level is the measure.
-//! - Nothing is reported in the first [`LEARN_NS`] on a clock: a node that has just started is reading a backlog.
+//! - Nothing is reported in the first five seconds on a clock: a node that has just started is reading a backlog.
 //!
 //! Not here: what is done about it. The caller counts it and may decline to lead.
 

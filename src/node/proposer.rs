@@ -82,7 +82,7 @@ struct Shared {
     pending: AtomicUsize,
 }
 
-/// One term of office and its time.
+/// One term of office and its time. A copy made with a stamp is what answers for that entry are read from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Tenure {
     leader: LeaderId,
@@ -167,13 +167,20 @@ impl Shared {
             self.pending_changed(0, taken - batch.len());
             // Leadership may have changed while this waited: the stamp is made under what holds now.
             self.follow(&mut status);
-            let tenure = *self.tenure();
             next_tick = Deadline::after(TICK);
-            match tenure {
-                Some(tenure) => self.propose(tenure, std::mem::take(&mut batch), place).await,
+            match self.stamp() {
+                Some((tenure, stamp)) => self.propose(tenure, stamp, std::mem::take(&mut batch), place).await,
                 None => self.answer_all(batch.drain(..), || Decided::NotLeading),
             }
         }
+    }
+
+    /// Reads the time for an entry whose commands are all gathered. `None` while this node does not lead.
+    fn stamp(&self) -> Option<(Tenure, Stamp)> {
+        let mut tenure = self.tenure();
+        let tenure = tenure.as_mut()?;
+        let time = tenure.timeline.stamp(self.clocks.read());
+        Some((*tenure, Stamp { leader: tenure.leader, time }))
     }
 
     /// Starts a new timeline if this node has just come to lead, ends it if it does not lead any more.
@@ -190,13 +197,18 @@ impl Shared {
         leading.is_some()
     }
 
-    async fn propose(self: &Arc<Self>, tenure: Tenure, tickets: Vec<Ticket>, place: OwnedSemaphorePermit) {
+    async fn propose(
+        self: &Arc<Self>,
+        tenure: Tenure,
+        stamp: Stamp,
+        tickets: Vec<Ticket>,
+        place: OwnedSemaphorePermit,
+    ) {
         let (commands, answers): (Vec<_>, Vec<_>) =
             tickets.into_iter().map(|ticket| (ticket.command, ticket.answer)).unzip();
         if !commands.is_empty() {
             metrics::histogram!(metric_names::BATCH_SIZE).record(metric_names::gauge_value(commands.len() as u64));
         }
-        let stamp = Stamp { leader: tenure.leader, time: tenure.timeline.at(self.clocks.read()) };
         let batch = Arc::new(Batch { stamp, keys_max: self.keys_max, commands });
         let proposed = self.consensus.propose(tenure.leader, batch).await;
         let shared = Arc::clone(self);

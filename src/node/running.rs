@@ -146,7 +146,7 @@ async fn follow_leader(me: u64, mut status: watch::Receiver<Status>) {
             && known != Some((term, leader))
         {
             if known.replace((term, leader)).is_some() {
-                metrics::counter!(metric_names::LEADER_CHANGES).increment(1);
+                metrics::counter!(metric_names::LEADER_CHANGES_TOTAL).increment(1);
             }
             tracing::info!(leader, term, "a leader is known");
         }

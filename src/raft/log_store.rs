@@ -139,7 +139,7 @@ enum Waiter {
 
 impl raft_log::Callback for Flushed {
     fn send(self, result: io::Result<()>) {
-        metrics::histogram!(metric_names::LOG_SYNC_DURATION).record(self.since.elapsed());
+        metrics::histogram!(metric_names::LOG_SYNC_DURATION_SECONDS).record(self.since.elapsed());
         if let Err(error) = &result {
             tracing::error!(%error, "the log could not be synced; this node will stop");
         }
@@ -332,7 +332,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
             if let Some(stamped) = stamped(&log_id, &stored) {
                 *last = Some(stamped);
                 if let Some(ahead) = watch.observe(stamped.time, obs) {
-                    metrics::counter!(metric_names::CLOCK_ALARMS).increment(1);
+                    metrics::counter!(metric_names::CLOCK_ALARMS_TOTAL).increment(1);
                     tracing::error!(leader = %log_id.leader, %ahead, "the leader's time runs faster than clocks may drift");
                 }
             }

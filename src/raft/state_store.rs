@@ -81,7 +81,7 @@ fn apply(
         EntryPayload::Normal(batch) => {
             let applied = replica.machine.apply(leader_id(&log_id.leader_id), batch);
             if applied == Applied::StaleStamp {
-                metrics::counter!(metric_names::STALE_STAMPS).increment(1);
+                metrics::counter!(metric_names::STALE_STAMPS_TOTAL).increment(1);
             }
             applied
         }

@@ -20,7 +20,7 @@ fn flags_win_over_variables_over_the_file_over_defaults() {
     assert_eq!(line("heartbeat"), "heartbeat = \"70ms\" # flag --heartbeat");
     assert_eq!(line("drain"), "drain = \"2s\" # env QUORATE_DRAIN");
     assert_eq!(line("cluster"), format!("cluster = \"from-file\" # file {file}:4"));
-    assert_eq!(line("log"), "log = \"info\" # default");
+    assert_eq!(line("election_min"), "election_min = \"200ms\" # default");
     assert_eq!(line("data"), "data = \"quorate-data/node1\" # default");
     assert_eq!(line("advertise"), "advertise = \"http://127.0.0.1:7001\" # default");
 
