@@ -46,7 +46,7 @@ mod tests {
     fn the_documented_members_are_there() {
         let node = MemberView {
             id: 1,
-            client: Some("127.0.0.1:7001".to_owned()),
+            client: Some("http://127.0.0.1:7001".to_owned()),
             peer: "127.0.0.1:7101".to_owned(),
             role: "leader".to_owned(),
             last_log: Some(12),
@@ -64,7 +64,7 @@ mod tests {
         assert_eq!(
             serde_json::to_value(rendered(view)).unwrap(),
             json!({"leader": 1, "term": 3, "clock_ms": 1.5, "me": 2, "cluster_id": "c0ffee", "nodes": [
-                {"id": 1, "client": "127.0.0.1:7001", "peer": "127.0.0.1:7101", "role": "leader", "last_log": 12,
+                {"id": 1, "client": "http://127.0.0.1:7001", "peer": "127.0.0.1:7101", "role": "leader", "last_log": 12,
                  "applied": null, "reachable": true}]})
         );
     }

@@ -136,7 +136,7 @@ impl Client {
 
 #[tokio::test]
 async fn one_connection_serves_many_requests() {
-    let script = Script { leader_elsewhere: Some("10.0.0.1:7001".to_owned()), ..Script::default() };
+    let script = Script { leader_elsewhere: Some("http://10.0.0.1:7001".to_owned()), ..Script::default() };
     let server = Server::start(script, Options::default()).await;
     let mut client = server.client().await;
     for _ in 0..3 {

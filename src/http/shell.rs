@@ -48,7 +48,7 @@ fn panicked(route: Option<Route>, panic: &(dyn Any + Send)) -> Response {
 }
 
 fn name_leader(response: &mut Response, leader: &str) {
-    if let Ok(value) = HeaderValue::try_from(format!("http://{leader}")) {
+    if let Ok(value) = HeaderValue::try_from(leader) {
         response.headers_mut().insert(HeaderName::from_static(QUORATE_LEADER), value);
     }
 }
@@ -76,7 +76,7 @@ mod tests {
     #[test]
     fn a_follower_names_the_leader() {
         let mut response = respond::text(StatusCode::OK, "");
-        name_leader(&mut response, "127.0.0.1:7001");
+        name_leader(&mut response, "http://127.0.0.1:7001");
         assert_eq!(response.headers()["quorate-leader"], "http://127.0.0.1:7001");
     }
 }

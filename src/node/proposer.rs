@@ -102,6 +102,7 @@ impl Proposer {
             paused: watch::Sender::new(false),
             pending: AtomicUsize::new(0),
         });
+        shared.pending_changed(0, 0);
         let status = shared.consensus.status();
         tokio::spawn(Arc::clone(&shared).run(tickets, status));
         Self { queue, shared }

@@ -16,6 +16,9 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
+/// The follower that was asked first may have died in the same moment; when all nodes stop, nobody takes over.
+const HAND_OVER_ATTEMPTS: usize = 2;
+
 /// A running node. Dropping it stops it without ceremony.
 pub struct Node {
     shared: Arc<Shared>,
@@ -91,7 +94,8 @@ impl Node {
     async fn hand_over(&self) {
         let consensus = &self.shared.consensus;
         let mut status = consensus.status();
-        while let Some(leading) = { status.borrow_and_update().leading } {
+        for _ in 0..HAND_OVER_ATTEMPTS {
+            let Some(leading) = status.borrow_and_update().leading else { break };
             let progress = consensus.progress();
             let reachable = |id: &u64| *id != self.shared.me && self.shared.reach.report(*id).is_some();
             let candidates = progress.matched.iter().filter(|(id, _)| reachable(id));
@@ -99,12 +103,12 @@ impl Node {
             tracing::info!(%leading, to, "handing leadership over");
             self.shared.proposer.pause(Duration::from_secs(1)).await;
             consensus.transfer_leader(*to).await;
-            // Another attempt if the first one came to nothing, within the caller's bound.
-            let _ =
-                tokio::time::timeout(Duration::from_secs(1), status.wait_for(|now| now.leading != Some(leading))).await;
+            let lost = status.wait_for(|now| now.leading != Some(leading));
+            let _ = tokio::time::timeout(Duration::from_secs(1), lost).await;
         }
         // Requests that wait here are for the new leader, as soon as it is known.
-        let _ = status.wait_for(|now| now.leader.is_some()).await;
+        let known = status.wait_for(|now| now.leading.is_none() && now.leader.is_some());
+        let _ = tokio::time::timeout(Duration::from_secs(1), known).await;
         self.shared.proposer.resume();
     }
 }
@@ -135,6 +139,8 @@ impl Forwarded for Desk {
 /// Keeps the leader metrics and says in the log when the leader changes.
 async fn follow_leader(me: u64, mut status: watch::Receiver<Status>) {
     let mut known: Option<(u64, u64)> = None;
+    // Shown from the start, so that a rate over it is never missing.
+    metrics::counter!(metric_names::LEADER_CHANGES_TOTAL).increment(0);
     loop {
         let (leader, term) = {
             let status = status.borrow_and_update();
