@@ -4,6 +4,7 @@ use super::exit::{Exit, Failure};
 use super::output::{self, Colour, Output, paint};
 use super::reach::Reach;
 use crate::api::{ClusterResponse, MemberResponse};
+use crate::client::{Client, Error};
 use std::io::IsTerminal;
 use std::time::Duration;
 
@@ -25,7 +26,7 @@ pub(super) struct Args {
 pub(super) async fn run(args: &Args, output: Output) -> Result<(), Failure> {
     let client = args.reach.client()?;
     if !args.watch {
-        let cluster = client.cluster().await?;
+        let cluster = look(&client).await?;
         output.data(&cluster, || table(&cluster))?;
         return match cluster.leader {
             Some(_) => Ok(()),
@@ -36,12 +37,22 @@ pub(super) async fn run(args: &Args, output: Output) -> Result<(), Failure> {
     let redraw = !output.is_json() && std::io::stdout().is_terminal();
     loop {
         let clear = if redraw { CLEAR } else { "" };
-        match client.cluster().await {
+        match look(&client).await {
             Ok(cluster) => output.data(&cluster, || format!("{clear}{}", table(&cluster)))?,
             // A cluster that is away for a while is what one watches for.
             Err(error) => output::message(&error.to_string()),
         }
         tokio::time::sleep(WATCH_EVERY).await;
+    }
+}
+
+/// The view of the leader where there is one: it knows best how far the others are. The first answer tells the client who
+/// that is, and the second question goes there.
+async fn look(client: &Client) -> Result<ClusterResponse, Error> {
+    let first = client.cluster().await?;
+    match first.leader {
+        Some(leader) if leader != first.me => Ok(client.cluster().await.unwrap_or(first)),
+        _ => Ok(first),
     }
 }
 

@@ -34,7 +34,7 @@ fn rendered(view: ClusterView) -> ClusterResponse {
 
 fn member(view: MemberView) -> MemberResponse {
     let MemberView { id, client, peer, role, last_log, applied, reachable } = view;
-    MemberResponse { id, client, peer, role: role.to_owned(), last_log, applied, reachable }
+    MemberResponse { id, client, peer, role, last_log, applied, reachable }
 }
 
 #[cfg(test)]

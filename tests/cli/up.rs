@@ -111,7 +111,6 @@ fn wait_until_gone(pids: &[u64]) {
 }
 
 #[test]
-#[ignore = "until http::serve is wired in"]
 fn a_cluster_in_one_terminal() {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("cluster");
