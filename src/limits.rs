@@ -1,4 +1,5 @@
-//! Every bound of the system, in one place, with its unit as the last word of its name.
+//! Every bound that a client, an operator or a peer can meet, in one place, with its unit as the last word of its name. What only
+//! one file knows of (how much it buffers, how often it looks) stays in that file.
 //!
 //! A bound that is part of a replicated decision (marked *replicated*) must be the same on all nodes of a cluster:
 //! changing one is a change of the log format. The others only protect one node.

@@ -18,6 +18,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
+/// Files of the log, connections to peers and whatever else is open beside clients.
+const FILES_BESIDE_CONNECTIONS: u64 = 512;
 /// What the client listener gets on top of the bound that it hands on.
 const HTTP_EXTRA: Duration = Duration::from_secs(1);
 
@@ -44,6 +46,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 async fn serve(config: &Config, stop_with_stdin: bool) -> Result<(), Failure> {
     let metrics = metric_names::install().map_err(|error| Failure::error(format!("cannot record metrics: {error}")))?;
     let mut stop = Stop::new(stop_with_stdin)?;
+    allow_connections(config.connections_max);
     let listener = bind(&config.listen, "clients").await?;
     let peer_listener = bind(&config.peer_listen, "peers").await?;
     let advertise = advertised(config, listener.local_addr());
@@ -97,6 +100,22 @@ async fn serve(config: &Config, stop_with_stdin: bool) -> Result<(), Failure> {
         why = stop.asked() => return Err(Failure::error(format!("{why} once more: stopped at once"))),
     }
     Ok(())
+}
+
+/// Raises the bound on open files as far as it may be raised, and says so if that is not enough.
+fn allow_connections(connections_max: usize) {
+    let wanted = connections_max as u64 + FILES_BESIDE_CONNECTIONS;
+    match rlimit::increase_nofile_limit(wanted) {
+        Ok(allowed) if allowed < wanted => {
+            tracing::warn!(
+                allowed,
+                wanted,
+                "the system allows fewer open files than connections_max needs: raise `ulimit -n`"
+            );
+        }
+        Ok(_) => {}
+        Err(error) => tracing::warn!(%error, "cannot raise the bound on open files"),
+    }
 }
 
 fn http_options(config: &Config, metrics: PrometheusHandle) -> http::Options {

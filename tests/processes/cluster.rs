@@ -216,10 +216,6 @@ impl Node {
         }
     }
 
-    pub(crate) fn is_running(&self) -> bool {
-        self.child.is_some()
-    }
-
     fn must_run(&mut self) {
         if let Some(child) = &mut self.child
             && let Some(status) = child.try_wait().expect("wait")
