@@ -210,6 +210,16 @@ mod tests {
     }
 
     #[test]
+    fn every_code_has_its_line_in_the_documentation() {
+        let page = include_str!("../../docs/ERRORS.md");
+        for code in Code::ALL {
+            let line = page.lines().find(|line| line.starts_with('|') && line.contains(&format!("`{code}`")));
+            let line = line.unwrap_or_else(|| panic!("{code} is not in docs/ERRORS.md"));
+            assert!(line.contains(&code.status().to_string()), "{line}");
+        }
+    }
+
+    #[test]
     fn the_documented_statuses() {
         for (code, status) in [
             (Code::Denied, 429),
