@@ -7,7 +7,7 @@ use super::codec::{self, WireAppend, WireAppended, WireSnapshotHead, WireSnapsho
 use super::codec::{WireTransfer, WireVoteRequest, WireVoteResponse};
 use super::frame::Kind;
 use super::identity::Identity;
-use super::link::{CallError, Link, Pending};
+use super::link::{CallError, Link, Live, Pending};
 use super::snapshot_file::SnapshotFile;
 use super::types::{TypeConfig, Vote};
 use crate::limits::SNAPSHOT_CHUNK_BYTES;
@@ -160,13 +160,8 @@ impl RaftNetworkV2<TypeConfig> for Client {
     {
         Box::pin(async move {
             let within = option.soft_ttl().max(Duration::from_millis(100));
-            let connected = tokio::time::timeout(within, self.appends.connected()).await;
-            let live = connected
-                .map_err(|_| unreachable(&CallError::NotSent("not connected in time".to_owned())))?
-                .map_err(|error| unreachable(&CallError::NotSent(error.to_string())))?;
-            let stream = self.appends.next_stream();
             let (sender, receiver) = mpsc::channel::<Result<Pending, CallError>>(APPENDS_IN_FLIGHT_MAX);
-            tokio::spawn(pump(input, stream, live, sender));
+            tokio::spawn(pump(input, Arc::clone(&self.appends), within, sender));
             let output = futures::stream::unfold(Some(receiver), |state| async move {
                 let mut receiver = state?;
                 let result = appended(receiver.recv().await?).await;
@@ -227,24 +222,48 @@ impl RaftNetworkV2<TypeConfig> for Client {
 }
 
 /// Sends appends as the engine makes them, until it wants no more answers.
+///
+/// It connects only when there is something to send: the engine backs off from an unreachable peer when it is asked for the
+/// next request, and would try again at once, thousands of times a second, if connecting failed before that.
 async fn pump(
     mut input: impl Stream<Item = AppendEntriesRequest<TypeConfig>> + Unpin,
-    stream: u64,
-    live: Arc<super::link::Live>,
+    link: Arc<Link>,
+    connect_within: Duration,
     answers: mpsc::Sender<Result<Pending, CallError>>,
 ) {
+    let mut connection = None;
+    let stream = link.next_stream();
     loop {
         let request = tokio::select! {
             request = input.next() => request,
             () = answers.closed() => None,
         };
         let Some(request) = request else { return };
-        let body = codec::encode(&WireAppend::new(stream, &request));
-        let pending = live.send(Kind::Append, body.into()).await;
+        let pending = match connected(&link, connection.take(), connect_within).await {
+            Ok(live) => {
+                let body = codec::encode(&WireAppend::new(stream, &request));
+                let pending = live.send(Kind::Append, body.into()).await;
+                connection = Some(live);
+                pending
+            }
+            Err(error) => Err(error),
+        };
         let failed = pending.is_err();
         if answers.send(pending).await.is_err() || failed {
             return;
         }
+    }
+}
+
+/// The connection of a stream: the one it began on, or a new one if it has not begun.
+async fn connected(link: &Link, begun: Option<Arc<Live>>, within: Duration) -> Result<Arc<Live>, CallError> {
+    if let Some(live) = begun {
+        return Ok(live);
+    }
+    match tokio::time::timeout(within, link.connected()).await {
+        Ok(Ok(live)) => Ok(live),
+        Ok(Err(error)) => Err(CallError::NotSent(error.to_string())),
+        Err(_) => Err(CallError::NotSent(format!("not connected within {within:?}"))),
     }
 }
 

@@ -159,7 +159,9 @@ impl Cluster {
     }
 
     pub(crate) fn logs(&self) -> String {
-        self.nodes.iter().map(|node| format!("--- node {} ---\n{}\n", node.id, node.log())).collect()
+        let logs: Vec<String> =
+            self.nodes.iter().map(|node| format!("--- node {} ---\n{}", node.id, node.log())).collect();
+        logs.join("\n")
     }
 }
 

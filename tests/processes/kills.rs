@@ -26,11 +26,9 @@ async fn the_leader_is_killed_again_and_again() {
         // A grant that was asked for after the kill: the others have a leader again.
         let mut tries = patience();
         let first = loop {
-            let grants = workers.history.grants.lock().unwrap();
-            if let Some(first) = grants.iter().filter(|grant| grant.asked_at > killed_at).map(|grant| grant.at).min() {
+            if let Some(first) = workers.first_asked_after(killed_at) {
                 break first;
             }
-            drop(grants);
             assert!(tries.next().await, "no grant after the kill:\n{}", cluster.logs());
         };
         failovers.push(first.saturating_sub(killed_at));

@@ -62,6 +62,12 @@ impl Workers {
         self.history.grants.lock().unwrap().len()
     }
 
+    /// When the first answer arrived to anything that was asked for after `instant`.
+    pub(crate) fn first_asked_after(&self, instant: Duration) -> Option<Duration> {
+        let grants = self.history.grants.lock().unwrap();
+        grants.iter().filter(|grant| grant.asked_at > instant).map(|grant| grant.at).min()
+    }
+
     /// Lets every worker finish its current request and returns what all of them saw.
     pub(crate) async fn finish(mut self) -> Arc<History> {
         self.stop.store(true, Ordering::Relaxed);
