@@ -57,6 +57,9 @@ fn damage() -> impl Strategy<Value = Damage> {
 impl Damage {
     /// Damages one of the `spots`.
     fn befall(&self, bytes: &mut Vec<u8>, spots: &[usize]) {
+        if bytes.is_empty() {
+            return;
+        }
         let place = |index: &Index| spots[index.index(spots.len())].min(bytes.len() - 1);
         match self {
             Self::Flip { at, bits } => {
