@@ -1,7 +1,8 @@
 //! What the rest of the program holds of a running node: cheap to clone, safe to share.
 
 use super::forward::{Question, Reply, Report};
-use super::proposer::{Decided, Proposer};
+use super::proposer::Proposer;
+use super::queue::Decided;
 use super::reach::Reach;
 use super::verdict::{Failure, Look, Refusal, Verdict};
 use super::views::{ClusterView, DigestView, MemberView, Readiness};

@@ -12,6 +12,7 @@ mod forward;
 mod handle;
 mod options;
 mod proposer;
+mod queue;
 mod reach;
 mod running;
 mod verdict;

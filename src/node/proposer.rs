@@ -3,18 +3,15 @@
 //! It takes everything that queued up while earlier entries were on their way, up to a bound, stamps it with the time of its
 //! own timeline, and keeps several entries in flight. Only a leader's proposer stamps, and a stamp is only good for the
 //! leader id it was made under: on every election the timeline starts anew from the last stamped entry in the log.
-//!
-//! Whoever submits learns exactly how certain the outcome is. A request that is given up while it still waits in the queue
-//! was certainly not proposed; the two sides race for that on one atomic.
 
+use super::queue::{Decided, Pending, Queue, Ticket, Waiting};
 use super::verdict::Verdict;
 use crate::clock::{Clocks, Deadline, Timeline};
 use crate::limiter::{Span, Time};
 use crate::limits::{BATCH_COMMANDS_MAX, BATCHES_IN_FLIGHT_MAX, PROPOSALS_QUEUED_MAX};
 use crate::metric_names;
 use crate::raft::{Consensus, Proposed, Status};
-use crate::state::{Acquire, Applied, Batch, Command, LeaderId, Outcome, Stamp};
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use crate::state::{Acquire, Applied, Batch, LeaderId, Outcome, Stamp};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
@@ -22,53 +19,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 /// An idle leader writes its time this often, so that a cold restart loses little of it.
 const TICK: Duration = Duration::from_secs(2);
 
-const QUEUED: u8 = 0;
-const TAKEN: u8 = 1;
-const ABANDONED: u8 = 2;
-
-/// What became of one request at this node.
-#[derive(Debug)]
-pub(super) enum Decided {
-    Verdict(Verdict),
-    /// Certainly not applied: this node does not lead.
-    NotLeading,
-    /// Certainly not applied: no majority has confirmed this leader of late.
-    NoQuorum,
-    /// May or may not be applied.
-    Unknown(String),
-}
-
-/// A request on its way through the queue.
-struct Ticket {
-    command: Command,
-    state: Arc<AtomicU8>,
-    answer: oneshot::Sender<Decided>,
-}
-
-/// The submitting side of a ticket.
-pub(super) struct Waiting {
-    state: Arc<AtomicU8>,
-    answer: oneshot::Receiver<Decided>,
-}
-
-impl Waiting {
-    /// Waits for the outcome until `deadline`, and then gives up as certainly as it can.
-    pub(super) async fn until(self, deadline: Deadline) -> Decided {
-        let Self { state, answer } = self;
-        match tokio::time::timeout_at(deadline.instant(), answer).await {
-            Ok(Ok(decided)) => decided,
-            Ok(Err(_)) => Decided::Unknown("the node stopped before the outcome was known".to_owned()),
-            Err(_) => match state.compare_exchange(QUEUED, ABANDONED, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => Decided::NoQuorum,
-                Err(_) => Decided::Unknown("no majority confirmed the request in time".to_owned()),
-            },
-        }
-    }
-}
-
-/// The queue in front of the proposer, and what it shows of itself.
+/// The proposer, as the rest of the node holds it.
 pub(super) struct Proposer {
-    queue: mpsc::Sender<Ticket>,
+    queue: Queue,
     shared: Arc<Shared>,
 }
 
@@ -79,7 +32,7 @@ struct Shared {
     tenure: Mutex<Option<Tenure>>,
     in_flight: Arc<Semaphore>,
     paused: watch::Sender<bool>,
-    pending: AtomicUsize,
+    pending: Arc<Pending>,
 }
 
 /// One term of office and its time. A copy made with a stamp is what answers for that entry are read from.
@@ -92,7 +45,7 @@ struct Tenure {
 impl Proposer {
     /// Starts the task. It ends when the last handle is dropped.
     pub(super) fn start(consensus: Arc<Consensus>, clocks: Arc<dyn Clocks>, keys_max: u64) -> Self {
-        let (queue, tickets) = mpsc::channel(PROPOSALS_QUEUED_MAX);
+        let (queue, tickets, pending) = Queue::bounded(PROPOSALS_QUEUED_MAX);
         let shared = Arc::new(Shared {
             consensus,
             clocks,
@@ -100,9 +53,9 @@ impl Proposer {
             tenure: Mutex::new(None),
             in_flight: Arc::new(Semaphore::new(BATCHES_IN_FLIGHT_MAX)),
             paused: watch::Sender::new(false),
-            pending: AtomicUsize::new(0),
+            pending,
         });
-        shared.pending_changed(0, 0);
+        shared.pending.changed(0, 0);
         let status = shared.consensus.status();
         tokio::spawn(Arc::clone(&shared).run(tickets, status));
         Self { queue, shared }
@@ -110,12 +63,7 @@ impl Proposer {
 
     /// Queues a request; `None` when the queue is full.
     pub(super) fn submit(&self, acquire: Acquire) -> Option<Waiting> {
-        let state = Arc::new(AtomicU8::new(QUEUED));
-        let (sender, answer) = oneshot::channel();
-        let ticket = Ticket { command: Command::Acquire(acquire), state: Arc::clone(&state), answer: sender };
-        self.queue.try_send(ticket).ok()?;
-        self.shared.pending_changed(1, 0);
-        Some(Waiting { state, answer })
+        self.queue.submit(acquire)
     }
 
     /// Cluster time on this leader's own timeline; `None` while it does not lead.
@@ -165,7 +113,7 @@ impl Shared {
             }
             let taken = batch.len();
             batch.retain(Ticket::take);
-            self.pending_changed(0, taken - batch.len());
+            self.pending.changed(0, taken - batch.len());
             // Leadership may have changed while this waited: the stamp is made under what holds now.
             self.follow(&mut status);
             next_tick = Deadline::after(TICK);
@@ -237,7 +185,7 @@ impl Shared {
             Proposed::NoQuorum => send_all(answers, || Decided::NoQuorum),
             Proposed::Unknown(why) => send_all(answers, || Decided::Unknown(why.clone())),
         }
-        self.pending_changed(0, all);
+        self.pending.changed(0, all);
     }
 
     fn answer_all(&self, tickets: impl Iterator<Item = Ticket>, decided: impl Fn() -> Decided) {
@@ -246,24 +194,11 @@ impl Shared {
             let _ = ticket.answer.send(decided());
             answered += 1;
         }
-        self.pending_changed(0, answered);
-    }
-
-    fn pending_changed(&self, added: usize, removed: usize) {
-        let before = self.pending.fetch_add(added.wrapping_sub(removed), Ordering::Relaxed);
-        let pending = before.wrapping_add(added).wrapping_sub(removed);
-        metrics::gauge!(metric_names::PROPOSALS_PENDING).set(metric_names::gauge_value(pending as u64));
+        self.pending.changed(0, answered);
     }
 
     fn tenure(&self) -> std::sync::MutexGuard<'_, Option<Tenure>> {
         self.tenure.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Ticket {
-    /// Whether the submitter still waits: from here on the outcome is uncertain until it is known.
-    fn take(&self) -> bool {
-        self.state.compare_exchange(QUEUED, TAKEN, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 }
 
@@ -282,5 +217,32 @@ fn verdict(outcome: Outcome, now: Time) -> Verdict {
             outcome: Outcome::Granted(grant),
         },
         other => Verdict { wait: Span::ZERO, expired: false, outcome: other },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::Grant;
+
+    fn granted(slot: u64, expires_at: Option<u64>) -> Outcome {
+        let (slot, stamp) = (Time(slot), Time(0));
+        let expires_at = expires_at.map(Time);
+        Outcome::Granted(Grant { permit: 1, slot, stamp, reserved: 0, start_before: None, expires_at, replayed: false })
+    }
+
+    /// "`wait_ms`: start no earlier than this long after you received the answer": counted from the reading at the answer.
+    #[test]
+    fn the_wait_counts_from_the_answer() {
+        assert_eq!(verdict(granted(1_000, None), Time(400)).wait, Span(600));
+        assert_eq!(verdict(granted(1_000, None), Time(1_700)).wait, Span::ZERO);
+    }
+
+    /// "A server that answers after `S + W` answers expired, not granted."
+    #[test]
+    fn a_late_answer_is_expired_only_with_a_window() {
+        assert!(!verdict(granted(1_000, Some(1_250)), Time(1_250)).expired);
+        assert!(verdict(granted(1_000, Some(1_250)), Time(1_251)).expired);
+        assert!(!verdict(granted(1_000, None), Time(u64::MAX)).expired);
     }
 }
