@@ -52,10 +52,10 @@ impl Limit {
         }
     }
 
-    /// Permits that lie in the future when `next` is the register.
-    pub fn reserved(&self, next: Time, now: Time) -> u64 {
+    /// Permits that lie in the future when the last one lies at `slot`.
+    pub fn outstanding(&self, slot: Time, now: Time) -> u64 {
         match self {
-            Self::Spacing(spacing) => spacing.reserved(next, now),
+            Self::Spacing(spacing) => spacing.outstanding(slot, now),
         }
     }
 

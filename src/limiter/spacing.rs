@@ -77,15 +77,11 @@ impl Spacing {
         self.rate.interval().plus(self.start_window)
     }
 
-    /// Permits that lie in the future if one lies at `slot`, that one included. Rounds **up**: rounding down would let
-    /// one more through than `max_reserved`.
+    /// Permits that lie in the future if the last one lies at `slot`, that one included. Rounds **up**: rounding down would
+    /// let one more through than `max_reserved`. Where earlier ones cost more than 1 or left a gap for a lead, the places
+    /// they take count, not their number.
     pub const fn outstanding(&self, slot: Time, now: Time) -> u64 {
         slot.since(now).0.div_ceil(self.unit().0)
-    }
-
-    /// Permits in the future now that `next` is the register: the last one lies a unit before it.
-    pub const fn reserved(&self, next: Time, now: Time) -> u64 {
-        self.outstanding(next.before(self.unit()), now)
     }
 
     /// Why no state of the register could grant this request, if that is so.
@@ -229,9 +225,9 @@ mod tests {
             denied(Reason::ReservationsFull, 1)
         );
         assert_eq!(limit.decide(Time(18 * SEC), Time(6 * SEC), &Ask::default()), granted(18 * SEC, 24 * SEC));
-        assert_eq!(limit.reserved(Time(18 * SEC), Time(0)), 2);
-        assert_eq!(limit.reserved(Time(18 * SEC), Time(12 * SEC)), 0);
-        assert_eq!(limit.reserved(Time(6 * SEC), Time(0)), 0);
+        assert_eq!(limit.outstanding(Time(12 * SEC), Time(0)), 2);
+        assert_eq!(limit.outstanding(Time(12 * SEC), Time(6 * SEC - 1)), 2);
+        assert_eq!(limit.outstanding(Time(12 * SEC), Time(12 * SEC)), 0);
     }
 
     #[test]

@@ -19,6 +19,8 @@ const SHARED_LIMITS_SWEEP: usize = 1_024;
 pub(super) struct Register {
     /// The first instant the next permit may take.
     pub(super) next: Time,
+    /// The slot of the last grant.
+    pub(super) slot: Time,
     /// The fencing number of the last grant.
     pub(super) permit: u64,
     /// Where the key stands in the expiry index. Invariant: `indexed <= next`.
@@ -55,7 +57,7 @@ impl Keys {
 
     /// Permits of `key` that lie in the future.
     pub(super) fn reserved(&self, key: &Key, now: Time) -> u64 {
-        self.get(key).map_or(0, |register| register.limit.reserved(register.next, now))
+        self.get(key).map_or(0, |register| register.limit.outstanding(register.slot, now))
     }
 
     /// The key as it stands; `None` when it equals a fresh one, whether or not it still is in memory.
@@ -64,20 +66,21 @@ impl Keys {
         Some(KeyView {
             limit: register.limit.as_ref().clone(),
             next: register.next,
-            reserved: register.limit.reserved(register.next, now),
+            reserved: register.limit.outstanding(register.slot, now),
             permit: register.permit,
         })
     }
 
-    /// Moves the register of `key` after a grant.
-    pub(super) fn grant(&mut self, key: &Key, next: Time, permit: u64, limit: &Limit) {
+    /// Moves the register of `key` after a grant that takes all from `slot` to `next`.
+    pub(super) fn grant(&mut self, key: &Key, (slot, next): (Time, Time), permit: u64, limit: &Limit) {
         let shared = self.share(limit);
         if let Some(register) = self.registers.get_mut(key.as_str()) {
             register.next = next;
+            register.slot = slot;
             register.permit = permit;
             register.limit = shared;
         } else {
-            self.put(key.clone(), Register { next, permit, indexed: next, limit: shared });
+            self.put(key.clone(), Register { next, slot, permit, indexed: next, limit: shared });
         }
     }
 
@@ -163,7 +166,7 @@ mod tests {
             let (now, used) = (Time(step * 10), key((seed >> 40) % 50));
             keys.forget_idle(now, 2);
             let free = keys.get(&used).map_or(now, |register| register.next.max(now));
-            keys.grant(&used, free.after(Span(1 + (seed >> 50))), step + 1, &limit);
+            keys.grant(&used, (free, free.after(Span(1 + (seed >> 50)))), step + 1, &limit);
             if step % 50 == 0 {
                 check(&keys);
             }
@@ -178,8 +181,8 @@ mod tests {
     #[test]
     fn granting_moves_the_register_but_not_the_index() {
         let mut keys = Keys::new();
-        keys.grant(&key(1), Time(10), 1, &limit("1/6s"));
-        keys.grant(&key(1), Time(30), 2, &limit("1/s"));
+        keys.grant(&key(1), (Time(0), Time(10)), 1, &limit("1/6s"));
+        keys.grant(&key(1), (Time(0), Time(30)), 2, &limit("1/s"));
         let register = keys.get(&key(1)).unwrap();
         assert_eq!((register.indexed, register.next, register.permit), (Time(10), Time(30), 2));
         assert_eq!(*register.limit, limit("1/s"), "the limit of the last grant");
@@ -196,12 +199,12 @@ mod tests {
     #[test]
     fn equal_limits_are_shared_and_unused_ones_swept_out() {
         let mut keys = Keys::new();
-        keys.grant(&key(1), Time(10), 1, &limit("1/6s"));
-        keys.grant(&key(2), Time(10), 2, &limit("1/6s"));
+        keys.grant(&key(1), (Time(0), Time(10)), 1, &limit("1/6s"));
+        keys.grant(&key(2), (Time(0), Time(10)), 2, &limit("1/6s"));
         assert!(Arc::ptr_eq(&keys.get(&key(1)).unwrap().limit, &keys.get(&key(2)).unwrap().limit));
         // One key with a new limit every time: only its last one is in use.
         for count in 0..3 * SHARED_LIMITS_SWEEP {
-            keys.grant(&key(3), Time(20 + count as u64), 3, &limit(&format!("{}/h", count + 1)));
+            keys.grant(&key(3), (Time(0), Time(20 + count as u64)), 3, &limit(&format!("{}/h", count + 1)));
             assert!(keys.shared_limits.len() <= SHARED_LIMITS_SWEEP);
         }
         assert!(keys.shared_limits.contains(&limit("1/6s")), "in use");
@@ -212,7 +215,7 @@ mod tests {
         let mut keys = Keys::new();
         let count = SHARED_LIMITS_SWEEP as u64 + 10;
         for index in 0..count {
-            keys.grant(&key(index), Time(10), index + 1, &limit(&format!("{}/h", index + 1)));
+            keys.grant(&key(index), (Time(0), Time(10)), index + 1, &limit(&format!("{}/h", index + 1)));
         }
         assert_eq!(keys.shared_limits.len(), SHARED_LIMITS_SWEEP);
         assert_eq!(*keys.get(&key(count - 1)).unwrap().limit, limit(&format!("{count}/h")));

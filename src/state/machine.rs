@@ -111,7 +111,7 @@ impl Machine {
         assert!(slot >= self.now && next > slot, "a grant lies ahead and moves the register");
         assert!(register.is_none_or(|r| slot >= r.next), "a grant never starts before the register allows");
         self.permits += 1;
-        self.keys.grant(&acquire.key, next, self.permits, limit);
+        self.keys.grant(&acquire.key, (slot, next), self.permits, limit);
         let grant = Grant {
             permit: self.permits,
             slot,

@@ -102,6 +102,9 @@ impl Machine {
                 if register.indexed > register.next {
                     return Err(SnapshotError::Damaged(format!("key {key} is indexed after its register")));
                 }
+                if register.slot >= register.next {
+                    return Err(SnapshotError::Damaged(format!("key {key} has its last slot after its register")));
+                }
                 if register.permit > head.permits {
                     return Err(SnapshotError::Damaged(format!(
                         "key {key} has permit {} of {}",
@@ -199,7 +202,10 @@ mod tests {
 
     fn register(key: &str, permit: u64) -> (Key, Register) {
         let limit = Limit::Spacing(Spacing::new("1/6s".parse().unwrap(), Span::ZERO, 10).unwrap());
-        (Key::new(key).unwrap(), Register { next: Time(9), permit, indexed: Time(7), limit: Arc::new(limit) })
+        (
+            Key::new(key).unwrap(),
+            Register { next: Time(9), slot: Time(3), permit, indexed: Time(7), limit: Arc::new(limit) },
+        )
     }
 
     fn request(id: u128, permit: u64) -> (u128, Remembered) {

@@ -100,7 +100,7 @@ proptest! {
             let expected = last.and_then(|one| match (&one.outcome, &one.acquire.limit) {
                 (Outcome::Granted(grant), Some(Limit::Spacing(spacing))) => {
                     let next = grant.slot.after(spacing.unit().times(one.acquire.ask.cost)?);
-                    let reserved = spacing.reserved(next, machine.now());
+                    let reserved = spacing.outstanding(grant.slot, machine.now());
                     let view = KeyView { limit: one.acquire.limit.clone()?, next, reserved, permit: grant.permit };
                     (next > machine.now()).then_some(view)
                 }

@@ -213,13 +213,11 @@ impl Oracle {
         enough
     }
 
-    /// Places taken ahead of now, in units of the limit that was used last: all that is taken, but for the one unit that
-    /// every permit has to itself.
+    /// Places taken ahead of now up to the last permit and including it, in units of the limit that was used last.
     fn reserved(&self, key: &Key) -> u64 {
         let Some(last) = self.given.iter().rfind(|given| given.key == *key) else { return 0 };
-        let taken = u128::from(last.end().saturating_sub(self.now));
-        let unit = last.terms.unit();
-        ns(taken.div_ceil(unit).saturating_sub(1))
+        let (ahead, unit) = (u128::from(last.slot.saturating_sub(self.now)), last.terms.unit());
+        ns(ahead / unit + u128::from(ahead % unit > 0))
     }
 
     fn first_idle_after(&self) -> u64 {
