@@ -159,11 +159,12 @@ impl Consensus {
             let dir = dir.to_owned();
             move |error| StartError::Disk { what, dir, error }
         };
-        let identity = Identity::open(&settings.data, marker, settings.advertise.clone())
+        let identity = Identity::open(&settings.data, marker.clone(), settings.advertise.clone())
             .map_err(on_disk("memory of peers", &settings.data))?;
         let identity = Arc::new(identity);
         let (log_dir, snapshot_dir) = (settings.data.join("log"), settings.data.join("snapshots"));
         let log = LogStore::open(&log_dir, clocks).map_err(on_disk("log", &log_dir))?;
+        marker.check_log(&settings.data, log.is_empty())?;
         let state = StateStore::open(&snapshot_dir, log.clone()).map_err(on_disk("snapshot", &snapshot_dir))?;
         let network = Network::new(Arc::clone(&identity));
 
@@ -180,6 +181,10 @@ impl Consensus {
         ];
         let consensus = Self { raft, log, state, network, identity, status, tasks };
         consensus.form(settings).await?;
+        if !consensus.log.is_empty() {
+            consensus.log.sync().await.map_err(on_disk("log", &log_dir))?;
+            marker.set_formed(&settings.data)?;
+        }
         Ok(consensus)
     }
 

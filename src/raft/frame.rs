@@ -7,14 +7,20 @@
 
 use crate::limits::FRAME_BYTES_MAX;
 use bytes::Bytes;
+use socket2::{SockRef, TcpKeepalive};
 use std::io;
+use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
 
 const FORMAT: u8 = 1;
 const HEAD_BYTES: usize = 1 + 1 + 8;
 /// Frames that may wait for a connection to take them.
 const QUEUED_FRAMES_MAX: usize = 1_024;
+/// A silent connection is asked after this long whether it still is one.
+const KEEPALIVE: Duration = Duration::from_secs(5);
 /// Memory reserved on the word of a length alone.
 const TRUSTED_BYTES: usize = 64 * 1024;
 
@@ -122,9 +128,9 @@ pub(super) async fn write_now(output: &mut (impl AsyncWrite + Unpin), frame: &Fr
 }
 
 /// Gives the writing half to a task of its own, which sends all that has queued up in one go.
-pub(super) fn spawn_writer(mut output: impl AsyncWrite + Send + Unpin + 'static) -> mpsc::Sender<Frame> {
+pub(super) fn spawn_writer(mut output: impl AsyncWrite + Send + Unpin + 'static) -> (mpsc::Sender<Frame>, AbortHandle) {
     let (sender, mut receiver) = mpsc::channel::<Frame>(QUEUED_FRAMES_MAX);
-    tokio::spawn(async move {
+    let writer = tokio::spawn(async move {
         let mut frames = Vec::new();
         let mut bytes = Vec::new();
         while receiver.recv_many(&mut frames, QUEUED_FRAMES_MAX).await > 0 {
@@ -142,7 +148,14 @@ pub(super) fn spawn_writer(mut output: impl AsyncWrite + Send + Unpin + 'static)
         // Ends the other side's reading, also when this side merely has nothing to say any more.
         let _ = output.shutdown().await;
     });
-    sender
+    (sender, writer.abort_handle())
+}
+
+/// Sets a connection between peers up: small frames go at once, and a peer that vanished without a word is noticed.
+pub(super) fn prepare(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE).with_retries(3);
+    SockRef::from(stream).set_tcp_keepalive(&keepalive)
 }
 
 #[cfg(test)]
@@ -152,7 +165,7 @@ mod tests {
     #[tokio::test]
     async fn frames_go_there_and_end_cleanly() {
         let (near, mut far) = tokio::io::duplex(64);
-        let sender = spawn_writer(near);
+        let (sender, _) = spawn_writer(near);
         let frames = [
             Frame::new(Kind::Append, u64::MAX - 1, Bytes::from(vec![7; 1_000])),
             Frame::new(Kind::Forward, 2, Bytes::new()),

@@ -6,6 +6,7 @@
 use super::codec;
 use super::frame::{self, Frame, Kind};
 use super::identity::{Greeting, Identity};
+use crate::clock::Deadline;
 use crate::limits::FRAME_BYTES_MAX;
 use bytes::Bytes;
 use std::collections::HashMap;
@@ -17,6 +18,7 @@ use thiserror::Error;
 use tokio::io::BufReader;
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 /// A greeting is short.
@@ -53,6 +55,8 @@ pub(super) struct Link {
 #[derive(Debug)]
 pub(super) struct Live {
     outgoing: mpsc::Sender<Frame>,
+    /// Stopped when the connection is given up: it may be stuck with a peer that takes nothing.
+    writer: AbortHandle,
     waiting: Mutex<HashMap<u64, oneshot::Sender<Answer>>>,
     numbers: AtomicU64,
     broken: AtomicBool,
@@ -70,14 +74,16 @@ impl Link {
 
     /// Sends a request and waits for its answer, `within` all in all.
     pub(super) async fn call(&self, kind: Kind, body: Bytes, within: Duration) -> Answer {
-        let started = crate::clock::Stopwatch::start();
-        let live = match timeout(within, self.connected()).await {
-            Ok(connected) => connected.map_err(|error| CallError::NotSent(error.to_string()))?,
-            Err(_) => return Err(CallError::NotSent(format!("not connected within {within:?}"))),
+        let deadline = Deadline::after(within);
+        let sent = async {
+            let live = self.connected().await.map_err(|error| CallError::NotSent(error.to_string()))?;
+            live.send(kind, body).await
         };
-        let left = within.saturating_sub(started.elapsed());
-        let pending = live.send(kind, body).await?;
-        pending.answer(left).await
+        // What was not even taken over by the connection's queue was not sent.
+        let pending = timeout(within, sent)
+            .await
+            .unwrap_or_else(|_| Err(CallError::NotSent(format!("not sent within {within:?}"))))?;
+        pending.answer(deadline.remaining()).await
     }
 
     /// The connection, made now if there is none.
@@ -94,7 +100,7 @@ impl Link {
 
     async fn connect(&self) -> io::Result<Arc<Live>> {
         let stream = TcpStream::connect(&self.address).await?;
-        stream.set_nodelay(true)?;
+        frame::prepare(&stream)?;
         let (input, mut output) = stream.into_split();
         let mut input = BufReader::with_capacity(64 * 1024, input);
         let hello = codec::encode(&self.identity.hello(self.target));
@@ -106,8 +112,10 @@ impl Link {
             tracing::warn!(peer = self.target, address = %self.address, "{why}");
             io::Error::other(why)
         })?;
+        let (outgoing, writer) = frame::spawn_writer(output);
         let live = Arc::new(Live {
-            outgoing: frame::spawn_writer(output),
+            outgoing,
+            writer,
             waiting: Mutex::default(),
             numbers: AtomicU64::new(1),
             broken: AtomicBool::new(false),
@@ -148,6 +156,7 @@ impl Live {
     /// Gives up on this connection: the next call makes another.
     pub(super) fn break_off(&self, reason: &str) {
         self.broken.store(true, Ordering::Release);
+        self.writer.abort();
         for (_, waiter) in self.lock().drain() {
             let _ = waiter.send(Err(CallError::Lost(reason.to_owned())));
         }

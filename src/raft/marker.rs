@@ -25,6 +25,8 @@ pub(super) struct Marker {
     pub(super) node: u64,
     /// Drawn when the directory was made: a new directory under an old id is another instance.
     pub(super) instance: String,
+    /// Set once the log holds anything: from then on an empty log is a lost one.
+    formed: bool,
 }
 
 /// Why a directory cannot be used.
@@ -78,6 +80,15 @@ pub enum MarkerError {
         /// The directory.
         dir: PathBuf,
     },
+    /// The marker says that there was a log, and there is none.
+    #[error(
+        "the log of {dir} is gone: a node that lost its log must not go on under its id, because it could vote twice and \
+         forget what it acknowledged. Bring the log back (is a volume not mounted?), or replace the node by one with a new id"
+    )]
+    LogLost {
+        /// The directory.
+        dir: PathBuf,
+    },
     /// Nothing there, and no list of members to begin with.
     #[error("{dir} is empty and no members are given: a first start needs --members 1=host:port,2=host:port,…")]
     NoMembers {
@@ -100,12 +111,26 @@ impl Marker {
                 }
                 let cluster = cluster.ok_or_else(|| MarkerError::NoMembers { dir: dir.to_owned() })?;
                 let instance = random_hex().map_err(io_error)?;
-                let marker = Self { format: FORMAT, cluster: cluster.to_owned(), node, instance };
+                let marker = Self { format: FORMAT, cluster: cluster.to_owned(), node, instance, formed: false };
                 write_durably(&path, &marker).map_err(io_error)?;
                 Ok(marker)
             }
             Err(error) => Err(io_error(error)),
         }
+    }
+
+    /// Refuses a directory whose log was there once and is empty now.
+    pub(super) fn check_log(&self, dir: &Path, log_is_empty: bool) -> Result<(), MarkerError> {
+        if self.formed && log_is_empty { Err(MarkerError::LogLost { dir: dir.to_owned() }) } else { Ok(()) }
+    }
+
+    /// Remembers durably that the log holds something.
+    pub(super) fn set_formed(mut self, dir: &Path) -> Result<(), MarkerError> {
+        if self.formed {
+            return Ok(());
+        }
+        self.formed = true;
+        write_durably(&dir.join(FILE), &self).map_err(|error| MarkerError::Io { dir: dir.to_owned(), error })
     }
 
     fn check(bytes: &[u8], dir: &Path, path: &Path, node: u64) -> Result<Self, MarkerError> {
@@ -154,6 +179,18 @@ mod tests {
     }
 
     #[test]
+    fn a_log_that_was_there_must_still_be_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let marker = Marker::open(dir.path(), 1, Some("abc")).unwrap();
+        marker.check_log(dir.path(), true).unwrap();
+        marker.set_formed(dir.path()).unwrap();
+        let marker = Marker::open(dir.path(), 1, Some("abc")).unwrap();
+        marker.check_log(dir.path(), false).unwrap();
+        let error = marker.check_log(dir.path(), true).unwrap_err().to_string();
+        assert!(error.contains("replace the node by one with a new id"), "{error}");
+    }
+
+    #[test]
     fn instances_differ() {
         let dir = tempfile::tempdir().unwrap();
         let first = Marker::open(&dir.path().join("a"), 1, Some("abc")).unwrap();
@@ -172,7 +209,7 @@ mod tests {
         fs::create_dir_all(&damaged).unwrap();
         fs::write(damaged.join(FILE), "{").unwrap();
         assert!(matches!(Marker::open(&damaged, 1, Some("abc")), Err(MarkerError::Damaged { .. })));
-        let newer = r#"{"format": 2, "cluster": "abc", "node": 1, "instance": "0"}"#;
+        let newer = r#"{"format": 2, "cluster": "abc", "node": 1, "instance": "0", "formed": false}"#;
         fs::write(damaged.join(FILE), newer).unwrap();
         assert!(matches!(Marker::open(&damaged, 1, Some("abc")), Err(MarkerError::Format { format: 2, .. })));
     }

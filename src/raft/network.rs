@@ -242,7 +242,11 @@ async fn pump(
         let pending = match connected(&link, connection.take(), connect_within).await {
             Ok(live) => {
                 let body = codec::encode(&WireAppend::new(stream, &request));
-                let pending = live.send(Kind::Append, body.into()).await;
+                let sent = tokio::time::timeout(APPEND_DEADLINE, live.send(Kind::Append, body.into())).await;
+                let pending = sent.unwrap_or_else(|_| {
+                    live.break_off("the peer takes no more appends");
+                    Err(CallError::NotSent("the peer takes no more appends".to_owned()))
+                });
                 connection = Some(live);
                 pending
             }

@@ -75,7 +75,7 @@ impl Server {
     }
 
     async fn serve(self: Arc<Self>, stream: TcpStream) -> io::Result<()> {
-        stream.set_nodelay(true)?;
+        frame::prepare(&stream)?;
         let (input, mut output) = stream.into_split();
         let mut input = BufReader::with_capacity(64 * 1024, input);
         let first = tokio::time::timeout(HELLO_DEADLINE, frame::read(&mut input, HELLO_BYTES_MAX)).await??;
@@ -88,17 +88,24 @@ impl Server {
             tracing::warn!("refused a peer: {}", refused.detail);
             return Ok(());
         }
+        let (outgoing, writer) = frame::spawn_writer(output);
         let mut session = Session {
             server: self,
-            outgoing: frame::spawn_writer(output),
+            outgoing,
             pipeline: None,
             incoming: None,
             places: Arc::new(Semaphore::new(CONCURRENT_MAX)),
         };
-        while let Some(frame) = frame::read(&mut input, FRAME_BYTES_MAX).await? {
-            session.take(frame).await?;
-        }
-        Ok(())
+        let ended = loop {
+            match frame::read(&mut input, FRAME_BYTES_MAX).await {
+                Ok(Some(frame)) => session.take(frame).await?,
+                Ok(None) => break Ok(()),
+                Err(error) => break Err(error),
+            }
+        };
+        // Nobody reads the answers that are still on their way.
+        writer.abort();
+        ended
     }
 }
 

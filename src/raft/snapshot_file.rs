@@ -6,13 +6,14 @@
 //! There is one current snapshot. A file is complete or it does not have its name: a crash leaves at most a temporary
 //! file, which the next start removes. A damaged current snapshot stops the node, because the log behind it is gone.
 
-use super::codec::{self, WireSnapshotMeta};
+use super::codec::{self, WireLogId, WireSnapshotMeta};
 use crate::limits::SNAPSHOT_BYTES_MAX;
 use crate::state::{Frozen, Machine};
 use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 const MAGIC: &[u8; 7] = b"QUORATE";
 const HASH_BYTES: usize = 32;
@@ -32,6 +33,9 @@ pub struct SnapshotFile {
 pub(super) struct SnapshotDir {
     dir: PathBuf,
     counter: AtomicU64,
+    /// The position of the current snapshot. Held while one takes the name: one is built here while another may arrive, and
+    /// whichever is done last must not put an older one in the place of a newer.
+    current: Mutex<Option<WireLogId>>,
 }
 
 impl SnapshotDir {
@@ -44,7 +48,17 @@ impl SnapshotDir {
                 fs::remove_file(&path)?;
             }
         }
-        Ok(Self { dir: dir.to_owned(), counter: AtomicU64::new(0) })
+        let opened = Self { dir: dir.to_owned(), counter: AtomicU64::new(0), current: Mutex::new(None) };
+        let position = match opened.current()? {
+            Some(mut current) => current.verify()?.last,
+            None => None,
+        };
+        *opened.position() = position;
+        Ok(opened)
+    }
+
+    fn position(&self) -> MutexGuard<'_, Option<WireLogId>> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The current snapshot, if there is one.
@@ -84,16 +98,18 @@ impl SnapshotDir {
         Ok(SnapshotFile { file, path })
     }
 
-    /// Makes a complete file the current snapshot, durably.
-    pub(super) fn make_current(&self, snapshot: &mut SnapshotFile) -> io::Result<()> {
+    /// Makes a complete file the current snapshot, durably, unless a newer one is current already.
+    pub(super) fn make_current(&self, snapshot: &mut SnapshotFile, last: Option<WireLogId>) -> io::Result<()> {
         let current = self.dir.join(CURRENT);
-        if snapshot.path == current {
+        let mut position = self.position();
+        if snapshot.path == current || *position > last {
             return Ok(());
         }
         snapshot.file.sync_all()?;
         fs::rename(&snapshot.path, &current)?;
         File::open(&self.dir)?.sync_all()?;
         snapshot.path = current;
+        *position = last;
         Ok(())
     }
 }
@@ -113,11 +129,6 @@ impl SnapshotFile {
     /// The file, where it stands.
     pub(super) const fn file(&mut self) -> &mut File {
         &mut self.file
-    }
-
-    /// Another handle on the same bytes, from the beginning, whatever name they have by then.
-    pub(super) fn reopen(&self) -> io::Result<Self> {
-        Ok(Self { file: File::open(&self.path)?, path: self.path.clone() })
     }
 
     /// Checks the whole file against its hash and returns what it says of itself.
@@ -201,11 +212,16 @@ impl<W: Write> Write for Hashing<W> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::state::LeaderId;
     use openraft::StoredMembership;
 
-    fn written(dir: &SnapshotDir) -> SnapshotFile {
+    fn at(index: u64) -> WireLogId {
+        WireLogId { leader: LeaderId { term: 1, node: 1 }, index }
+    }
+
+    fn written(dir: &SnapshotDir, index: u64) -> SnapshotFile {
         let membership = StoredMembership::default();
-        let meta = WireSnapshotMeta { last: None, membership: (&membership).into() };
+        let meta = WireSnapshotMeta { last: Some(at(index)), membership: (&membership).into() };
         dir.write(&meta, &Machine::default().freeze()).unwrap()
     }
 
@@ -214,22 +230,39 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let dir = SnapshotDir::open(place.path()).unwrap();
         assert!(dir.current().unwrap().is_none());
-        let mut first = written(&dir);
+        let mut first = written(&dir, 1);
         assert!(dir.current().unwrap().is_none(), "written, but not current");
-        dir.make_current(&mut first).unwrap();
-        let mut second = written(&dir);
-        dir.make_current(&mut second).unwrap();
+        dir.make_current(&mut first, Some(at(1))).unwrap();
+        let mut second = written(&dir, 2);
+        dir.make_current(&mut second, Some(at(2))).unwrap();
         assert!(first.verify().is_ok(), "an open snapshot stays readable when another takes its name");
         assert!(dir.current().unwrap().unwrap().load().is_ok());
+    }
+
+    /// One is built here while another arrives: the older one must not win by being done last, also not after a restart.
+    #[test]
+    fn a_snapshot_never_goes_back() {
+        let place = tempfile::tempdir().unwrap();
+        let dir = SnapshotDir::open(place.path()).unwrap();
+        let (mut newer, mut older) = (written(&dir, 9), written(&dir, 4));
+        dir.make_current(&mut newer, Some(at(9))).unwrap();
+        dir.make_current(&mut older, Some(at(4))).unwrap();
+        assert_eq!(dir.current().unwrap().unwrap().verify().unwrap().last, Some(at(9)));
+        assert!(older.verify().is_ok(), "whoever built it may still read it");
+        drop(older);
+        let dir = SnapshotDir::open(place.path()).unwrap();
+        let mut older = written(&dir, 8);
+        dir.make_current(&mut older, Some(at(8))).unwrap();
+        assert_eq!(dir.current().unwrap().unwrap().verify().unwrap().last, Some(at(9)));
     }
 
     #[test]
     fn what_a_crash_left_half_written_is_removed() {
         let place = tempfile::tempdir().unwrap();
         let dir = SnapshotDir::open(place.path()).unwrap();
-        drop(written(&dir));
+        drop(written(&dir, 1));
         assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0, "what nobody wants goes by itself");
-        std::mem::forget(written(&dir));
+        std::mem::forget(written(&dir, 1));
         assert_eq!(fs::read_dir(place.path()).unwrap().count(), 1);
         SnapshotDir::open(place.path()).unwrap();
         assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
@@ -239,8 +272,8 @@ mod tests {
     fn damage_is_noticed_wherever_it_is() {
         let place = tempfile::tempdir().unwrap();
         let dir = SnapshotDir::open(place.path()).unwrap();
-        let mut snapshot = written(&dir);
-        dir.make_current(&mut snapshot).unwrap();
+        let mut snapshot = written(&dir, 1);
+        dir.make_current(&mut snapshot, Some(at(1))).unwrap();
         let path = place.path().join(CURRENT);
         let whole = fs::read(&path).unwrap();
         for at in (0..whole.len()).step_by(997) {

@@ -34,7 +34,8 @@ pub(super) struct Replica {
 }
 
 impl StateStore {
-    /// Loads the current snapshot, if there is one. A damaged one is an error: the log behind it is gone.
+    /// Loads the current snapshot, if there is one. A damaged one is an error, and so is a gap between it and the log: what is
+    /// missing would be permits forgotten.
     pub fn open(dir: &Path, log: LogStore) -> io::Result<Self> {
         let snapshots = SnapshotDir::open(dir)?;
         let mut replica = Replica::default();
@@ -46,6 +47,12 @@ impl StateStore {
                 // Stopped between installing a snapshot and dropping the log it replaced.
                 log.snapshot_installed(replica.machine.now());
             }
+        }
+        let applied = replica.applied.map(|id| id.index);
+        if log.purged_index() > applied {
+            let gap =
+                format!("it ends at entry {applied:?}, and the log behind it begins after {:?}", log.purged_index());
+            return Err(io::Error::new(io::ErrorKind::InvalidData, gap));
         }
         Ok(Self { shared: Arc::new(RwLock::new(replica)), snapshots: Arc::new(snapshots), log })
     }
@@ -131,7 +138,7 @@ impl RaftStateMachine<TypeConfig> for StateStore {
         let mut snapshot = snapshot;
         let (said, machine) = blocking(move || {
             let loaded = snapshot.load()?;
-            snapshots.make_current(&mut snapshot)?;
+            snapshots.make_current(&mut snapshot, loaded.0.last)?;
             Ok(loaded)
         })
         .await?;
@@ -179,8 +186,8 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
         };
         let snapshot = blocking(move || {
             let mut snapshot = snapshots.write(&head, &state)?;
-            snapshots.make_current(&mut snapshot)?;
-            snapshot.reopen()
+            snapshots.make_current(&mut snapshot, head.last)?;
+            Ok(snapshot)
         })
         .await?;
         tracing::info!(last = ?self.meta.last_log_id.map(|id| id.index), keys = self.state.keys(), "snapshot written");

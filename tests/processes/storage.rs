@@ -25,6 +25,26 @@ async fn another_nodes_directory_is_refused() {
     cluster.equal_digests().await;
 }
 
+/// A log on a volume that is not mounted: the marker is there, and what it stands for is gone.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_log_is_refused() {
+    let mut cluster = Cluster::start(3).await;
+    let (status, body) = ask(&cluster.http, &cluster.nodes[0].url, "k", "a").await.unwrap();
+    assert_eq!(status, 200, "{body}");
+    let log = cluster.nodes[1].data.join("log");
+    cluster.node(2).kill();
+    std::fs::rename(&log, log.with_extension("aside")).unwrap();
+    cluster.node(2).spawn();
+    assert_eq!(cluster.node(2).ended().await.code(), Some(1));
+    let said = cluster.node(2).log();
+    assert!(said.contains("is gone") && said.contains("new id"), "{said}");
+    std::fs::remove_dir_all(&log).unwrap();
+    std::fs::rename(log.with_extension("aside"), &log).unwrap();
+    cluster.node(2).spawn();
+    cluster.ready().await;
+    cluster.equal_digests().await;
+}
+
 /// "A wiped node never rejoins under its old id."
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wiped_directory_under_a_known_id_is_refused() {
