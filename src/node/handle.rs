@@ -158,7 +158,14 @@ impl Handle {
 
     /// Asks the leader, over the connection between peers.
     async fn ask<T>(&self, leader: u64, question: &Question, deadline: Deadline) -> Result<Reply, Attempt<T>> {
-        let answer = self.shared.consensus.forward(leader, raft::encode(question).into(), deadline.remaining()).await;
+        let mut status = self.shared.consensus.status();
+        let answer = tokio::select! {
+            answer = self.shared.consensus.forward(leader, raft::encode(question).into(), deadline.remaining()) => answer,
+            // It may be frozen: whoever leads now is the one to ask, for those who may ask again.
+            _ = status.wait_for(|now| now.leading.is_some() || now.leader.is_some_and(|known| known != leader)) => {
+                Err(CallError::Lost("another node leads by now".to_owned()))
+            }
+        };
         match answer {
             Ok(bytes) => raft::decode(&bytes).map_err(|error| Attempt::Unknown(error.to_string())),
             Err(CallError::NotSent(why)) => Err(Attempt::Again(
@@ -183,9 +190,7 @@ impl Handle {
 
     /// Without a leader: is that because a majority is out of reach?
     fn no_leader_kind(&self) -> Refusal {
-        let members = self.shared.consensus.progress().members;
-        let reachable = members.keys().filter(|id| **id == self.shared.me || self.shared.reach.report(**id).is_some());
-        if reachable.count() * 2 > members.len() { Refusal::NoLeader } else { Refusal::NoQuorum }
+        if self.shared.reaches_majority() { Refusal::NoLeader } else { Refusal::NoQuorum }
     }
 
     /// The cluster as this node sees it.
@@ -196,11 +201,7 @@ impl Handle {
         let nodes = progress.members.iter().map(|(id, peer)| {
             let report = shared.reach.report(*id);
             let mine = *id == shared.me;
-            let role = if status.leader == Some(*id) {
-                Some("leader".to_owned())
-            } else {
-                report.as_ref().map(|r| r.role.clone())
-            };
+            let role = report.as_ref().map(|report| report.role.clone());
             MemberView {
                 id: *id,
                 client: shared.consensus.client_of(*id),
@@ -213,7 +214,7 @@ impl Handle {
         });
         ClusterView {
             me: shared.me,
-            leader: status.leader,
+            leader: shared.live_leader(),
             term: status.term,
             clock: shared.proposer.time().unwrap_or_else(|| shared.consensus.applied_time()),
             cluster_id: shared.consensus.cluster_id().to_owned(),
@@ -242,9 +243,9 @@ impl Handle {
     /// Whether this node should get traffic.
     pub fn readiness(&self) -> Readiness {
         let status = self.shared.consensus.status().borrow().clone();
-        let leader = match status.leader {
+        let leader = match self.shared.live_leader() {
             Some(_) => Ok(()),
-            None => Err("no leader is known".to_owned()),
+            None => Err("no leader that reaches a majority is known".to_owned()),
         };
         let draining = self.shared.draining.load(Ordering::Acquire);
         let running = if draining { Err("this node is going down".to_owned()) } else { Ok(()) };
@@ -307,6 +308,20 @@ fn millis(duration: Duration) -> u64 {
 }
 
 impl Shared {
+    /// The leader, as long as it answers this node, or this node answers for itself with a majority behind it. The engine
+    /// alone goes on naming a leader that has died until there is another one.
+    pub(super) fn live_leader(&self) -> Option<u64> {
+        let leader = self.consensus.status().borrow().leader?;
+        let lives = if leader == self.me { self.reaches_majority() } else { self.reach.report(leader).is_some() };
+        lives.then_some(leader)
+    }
+
+    fn reaches_majority(&self) -> bool {
+        let members = self.consensus.progress().members;
+        let reachable = members.keys().filter(|id| **id == self.me || self.reach.report(**id).is_some());
+        reachable.count() * 2 > members.len()
+    }
+
     /// Answers a question of another node, or of this one.
     pub(super) async fn answer(&self, question: Question) -> Reply {
         match question {
@@ -326,7 +341,8 @@ impl Shared {
 
     async fn decide_here(&self, acquire: Acquire, deadline: Deadline) -> Reply {
         let Some(waiting) = self.proposer.submit(acquire) else { return Reply::Overloaded };
-        match waiting.until(deadline).await {
+        let queued_until = Deadline::after(Duration::from_millis(LEADER_WAIT_MS));
+        match waiting.until(queued_until, deadline).await {
             Decided::Verdict(verdict) => Reply::Decided(verdict),
             Decided::NotLeading => Reply::NotLeading,
             Decided::NoQuorum => Reply::NoQuorum,

@@ -8,7 +8,7 @@ use super::queue::{Decided, Pending, Queue, Ticket, Waiting};
 use super::verdict::Verdict;
 use crate::clock::{Clocks, Deadline, Timeline};
 use crate::limiter::{Span, Time};
-use crate::limits::{BATCH_COMMANDS_MAX, BATCHES_IN_FLIGHT_MAX, PROPOSALS_QUEUED_MAX};
+use crate::limits::{BATCH_COMMANDS_MAX, BATCHES_IN_FLIGHT_MAX, LEADER_WAIT_MS, PROPOSALS_QUEUED_MAX};
 use crate::metric_names;
 use crate::raft::{Consensus, Proposed, Status};
 use crate::state::{Acquire, Applied, Batch, LeaderId, Outcome, Stamp};
@@ -18,6 +18,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
 /// An idle leader writes its time this often, so that a cold restart loses little of it.
 const TICK: Duration = Duration::from_secs(2);
+/// When no entry has come back for this long, no majority answers.
+const STALLED: Duration = Duration::from_millis(LEADER_WAIT_MS);
 
 /// The proposer, as the rest of the node holds it.
 pub(super) struct Proposer {
@@ -93,7 +95,13 @@ impl Shared {
         let mut next_tick = Deadline::after(TICK);
         loop {
             // The place in flight comes first: everything that queues up while it is awaited rides along.
-            let Ok(place) = Arc::clone(&self.in_flight).acquire_owned().await else { return };
+            let place = tokio::time::timeout(STALLED, Arc::clone(&self.in_flight).acquire_owned()).await;
+            let Ok(place) = place else {
+                // Nothing has come back for so long: what waits is told so, and the queue stays usable.
+                self.bounce(&mut tickets);
+                continue;
+            };
+            let Ok(place) = place else { return };
             let leads = self.follow(&mut status);
             let held = *paused.borrow_and_update() && leads;
             tokio::select! {
@@ -130,6 +138,17 @@ impl Shared {
         let tenure = tenure.as_mut()?;
         let time = tenure.timeline.stamp(self.clocks.read());
         Some((*tenure, Stamp { leader: tenure.leader, time }))
+    }
+
+    fn bounce(&self, tickets: &mut mpsc::Receiver<Ticket>) {
+        let mut waiting = Vec::new();
+        while let Ok(ticket) = tickets.try_recv() {
+            waiting.push(ticket);
+        }
+        let all = waiting.len();
+        waiting.retain(Ticket::take);
+        self.pending.changed(0, all - waiting.len());
+        self.answer_all(waiting.into_iter(), || Decided::NoQuorum);
     }
 
     /// Starts a new timeline if this node has just come to lead, ends it if it does not lead any more.

@@ -50,17 +50,22 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
-    /// Waits for the outcome until `deadline`, and then gives up as certainly as it can.
-    pub(super) async fn until(self, deadline: Deadline) -> Decided {
-        let Self { state, answer } = self;
-        match tokio::time::timeout_at(deadline.instant(), answer).await {
-            Ok(Ok(decided)) => decided,
-            Ok(Err(_)) => Decided::Unknown("the node stopped before the outcome was known".to_owned()),
-            Err(_) => match state.compare_exchange(QUEUED, ABANDONED, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => Decided::NoQuorum,
-                Err(_) => Decided::Unknown("no majority confirmed the request in time".to_owned()),
-            },
+    /// Waits for the outcome until `deadline`. A request that has not even left the queue at `queued_until` is given up
+    /// then: nothing moves, and it is certain that nothing happened to it.
+    pub(super) async fn until(mut self, queued_until: Deadline, deadline: Deadline) -> Decided {
+        for instant in [queued_until.min(deadline), deadline] {
+            match tokio::time::timeout_at(instant.instant(), &mut self.answer).await {
+                Ok(Ok(decided)) => return decided,
+                Ok(Err(_)) => return Decided::Unknown("the node stopped before the outcome was known".to_owned()),
+                Err(_) if self.abandon() => return Decided::NoQuorum,
+                Err(_) => {}
+            }
         }
+        Decided::Unknown("no majority confirmed the request in time".to_owned())
+    }
+
+    fn abandon(&self) -> bool {
+        self.state.compare_exchange(QUEUED, ABANDONED, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 }
 
@@ -132,7 +137,8 @@ mod tests {
     async fn what_was_never_taken_was_certainly_not_proposed() {
         let (queue, mut tickets, _) = Queue::bounded(2);
         let waiting = queue.submit(acquire()).unwrap();
-        assert!(matches!(waiting.until(Deadline::after(Duration::ZERO)).await, Decided::NoQuorum));
+        let (now, later) = (Deadline::after(Duration::ZERO), Deadline::after(Duration::from_secs(60)));
+        assert!(matches!(waiting.until(now, later).await, Decided::NoQuorum), "without waiting for the deadline");
         assert!(!tickets.try_recv().unwrap().take(), "and the proposer leaves it alone");
     }
 
@@ -142,10 +148,11 @@ mod tests {
         let waiting = queue.submit(acquire()).unwrap();
         let ticket = tickets.try_recv().unwrap();
         assert!(ticket.take());
-        assert!(matches!(waiting.until(Deadline::after(Duration::ZERO)).await, Decided::Unknown(_)));
+        let (now, later) = (Deadline::after(Duration::ZERO), Deadline::after(Duration::from_secs(60)));
+        assert!(matches!(waiting.until(now, now).await, Decided::Unknown(_)));
 
         let waiting = queue.submit(acquire()).unwrap();
         drop(tickets.try_recv().unwrap());
-        assert!(matches!(waiting.until(Deadline::after(Duration::from_secs(60))).await, Decided::Unknown(_)));
+        assert!(matches!(waiting.until(later, later).await, Decided::Unknown(_)));
     }
 }

@@ -19,6 +19,9 @@ use tokio::sync::watch;
 /// The follower that was asked first may have died in the same moment; when all nodes stop, nobody takes over.
 const HAND_OVER_ATTEMPTS: usize = 2;
 
+/// How often the leader metrics are brought up to date when nothing changes.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
 /// A running node. Dropping it stops it without ceremony.
 pub struct Node {
     shared: Arc<Shared>,
@@ -52,7 +55,7 @@ pub async fn start_with(
     });
     // Questions that arrived before this were answered "not leading", which was true.
     let _ = desk.shared.set(Arc::downgrade(&shared));
-    tokio::spawn(follow_leader(options.id, shared.consensus.status()));
+    tokio::spawn(follow_leader(Arc::downgrade(&shared), shared.consensus.status()));
     Ok(Node { shared })
 }
 
@@ -137,17 +140,20 @@ impl Forwarded for Desk {
 }
 
 /// Keeps the leader metrics and says in the log when the leader changes.
-async fn follow_leader(me: u64, mut status: watch::Receiver<Status>) {
+async fn follow_leader(node: Weak<Shared>, mut status: watch::Receiver<Status>) {
     let mut known: Option<(u64, u64)> = None;
     // Shown from the start, so that a rate over it is never missing.
     metrics::counter!(metric_names::LEADER_CHANGES_TOTAL).increment(0);
     loop {
+        let Some(node) = node.upgrade() else { return };
         let (leader, term) = {
             let status = status.borrow_and_update();
             (status.leader, status.term)
         };
-        metrics::gauge!(metric_names::HAS_LEADER).set(if leader.is_some() { 1.0 } else { 0.0 });
-        metrics::gauge!(metric_names::IS_LEADER).set(if leader == Some(me) { 1.0 } else { 0.0 });
+        let live = node.live_leader();
+        metrics::gauge!(metric_names::HAS_LEADER).set(if live.is_some() { 1.0 } else { 0.0 });
+        metrics::gauge!(metric_names::IS_LEADER).set(if live == Some(node.me) { 1.0 } else { 0.0 });
+        drop(node);
         if let Some(leader) = leader
             && known != Some((term, leader))
         {
@@ -156,7 +162,8 @@ async fn follow_leader(me: u64, mut status: watch::Receiver<Status>) {
             }
             tracing::info!(leader, term, "a leader is known");
         }
-        if status.changed().await.is_err() {
+        // A leader that died does not change the status: look again now and then.
+        if let Ok(Err(_)) = tokio::time::timeout(LOOK_EVERY, status.changed()).await {
             return;
         }
     }

@@ -34,6 +34,10 @@ async fn one_of_three_refuses_and_two_serve_again_by_themselves() {
             assert_eq!(status, 504, "{body}");
             assert!(tries.next().await);
         }
+        let mut tries = patience();
+        while cluster.http.get(format!("{url}/readyz")).send().await.unwrap().status() != 503 {
+            assert!(tries.next().await, "alone and still ready");
+        }
         assert_eq!(cluster.http.get(format!("{url}/livez")).send().await.unwrap().status(), 200, "alive, if not ready");
         for (index, node) in cluster.nodes.iter_mut().enumerate() {
             if index != survivor {
