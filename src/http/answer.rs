@@ -121,10 +121,14 @@ fn denied_detail(limit: Option<&Limit>, denial: Denial) -> String {
             format!("no permit is free now, and max_reserved is 0; ask again in {retry_after_ms} ms")
         }
         (Reason::ReservationsFull, Some(Limit::Spacing(spacing))) => {
-            format!("all {} reservations lie ahead already; ask again in {retry_after_ms} ms", spacing.max_reserved())
+            format!(
+                "what was granted before takes the capacity beyond the {} reservations this limit allows ahead; ask again in \
+                 {retry_after_ms} ms",
+                spacing.max_reserved()
+            )
         }
         (Reason::ReservationsFull, None) => {
-            format!("all reservations lie ahead already; ask again in {retry_after_ms} ms")
+            format!("what was granted before takes all the capacity ahead; ask again in {retry_after_ms} ms")
         }
         (Reason::WouldWaitTooLong, _) => {
             format!("the slot lies farther ahead than max_wait_ms; in {retry_after_ms} ms it no longer will")
@@ -213,7 +217,7 @@ mod tests {
         assert_eq!(
             body,
             json!({"type": "urn:quorate:error:denied", "title": "Over the limit", "status": 429,
-                   "detail": "all 10 reservations lie ahead already; ask again in 6000.001 ms", "code": "denied",
+                   "detail": "what was granted before takes the capacity beyond the 10 reservations this limit allows ahead; ask again in 6000.001 ms", "code": "denied",
                    "retry_after_ms": 6000.001, "granted": false, "key": "k", "reason": "reservations_full"})
         );
         assert_eq!(headers["content-type"], "application/problem+json");

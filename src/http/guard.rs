@@ -57,6 +57,8 @@ pub(super) struct Guarded<S> {
     /// The phase of the last read; another one since then restarts `since`.
     seen: u8,
     since: Stopwatch,
+    /// Whether any byte of the awaited head has arrived: a connection that never said anything is told nothing.
+    begun: bool,
     read_alarm: Alarm,
     header_timeout: Duration,
     idle_timeout: Duration,
@@ -74,6 +76,7 @@ impl<S> Guarded<S> {
             phase: Phase::default(),
             seen: HEAD,
             since: Stopwatch::start(),
+            begun: false,
             read_alarm: Alarm::default(),
             header_timeout: options.header_timeout,
             idle_timeout: options.idle_timeout,
@@ -92,6 +95,7 @@ impl<S> Guarded<S> {
     fn observe(&mut self) -> u8 {
         let phase = self.phase.get();
         if phase != self.seen {
+            self.begun &= phase == HEAD;
             self.seen = phase;
             self.since = Stopwatch::start();
         }
@@ -120,18 +124,37 @@ impl<S> Guarded<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Guarded<S> {
+/// What a client that began a request and did not finish its head is told, before the connection ends.
+const TOO_SLOW: &str = concat!(
+    "HTTP/1.1 400 Bad Request\r\ncontent-type: application/problem+json\r\nconnection: close\r\n",
+    "content-length: 172\r\n\r\n",
+    r#"{"type":"urn:quorate:error:bad_request","title":"The request cannot be read","status":400,"#,
+    r#""detail":"the headers of the request did not arrive in time","code":"bad_request"}"#,
+);
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Guarded<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let phase = self.observe();
         let filled = buf.filled().len();
         match Pin::new(&mut self.socket).poll_read(cx, buf) {
             Poll::Ready(result) => {
-                if phase == IDLE && buf.filled().len() > filled {
-                    self.phase.head();
+                if buf.filled().len() > filled {
+                    self.begun = phase != BUSY;
+                    if phase == IDLE {
+                        self.phase.head();
+                    }
                 }
                 Poll::Ready(result)
             }
-            Poll::Pending => self.late(cx).map(Err),
+            Poll::Pending => {
+                let late = std::task::ready!(self.late(cx));
+                if phase == HEAD && self.begun {
+                    // Nothing else is being written while a head is awaited. What the socket does not take at once is
+                    // not worth waiting for.
+                    let _ = Pin::new(&mut self.socket).poll_write(cx, TOO_SLOW.as_bytes());
+                }
+                Poll::Ready(Err(late))
+            }
         }
     }
 }
@@ -198,6 +221,15 @@ impl Alarm {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_canned_answer_is_a_problem_of_the_length_it_says() {
+        let (head, body) = TOO_SLOW.split_once("\r\n\r\n").unwrap();
+        assert!(head.contains(&format!("content-length: {}", body.len())), "{head} {}", body.len());
+        let problem: crate::api::Problem = serde_json::from_str(body).unwrap();
+        assert_eq!(problem.code, crate::api::Code::BadRequest);
+        assert_eq!(problem.title, crate::api::Code::BadRequest.title());
+    }
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 
     const SHORT: Duration = Duration::from_millis(20);

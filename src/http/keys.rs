@@ -57,6 +57,16 @@ pub(super) async fn key(State(app): State<Arc<App>>, uri: Uri) -> Response {
 /// The key in the path. By hand, because the router's own decoding refuses in words that are not a problem.
 fn decoded(path: &str) -> Result<String, Box<Problem>> {
     let encoded = path.strip_prefix("/keys/").unwrap_or_default();
+    // The decoder lets a lone percent sign stand for itself; then two paths would name one key.
+    let broken = encoded.match_indices('%').find(|(at, _)| {
+        let digits = encoded.as_bytes().get(at + 1..at + 3);
+        digits.is_none_or(|digits| !digits.iter().all(u8::is_ascii_hexdigit))
+    });
+    if let Some((at, _)) = broken {
+        let detail =
+            format!("key: the percent sign at byte {} of the path is not followed by two hexadecimal digits", at + 7);
+        return Err(Box::new(Problem::new(Code::BadRequest, detail)));
+    }
     match percent_decode_str(encoded).decode_utf8() {
         Ok(text) => Ok(text.into_owned()),
         Err(error) => Err(Box::new(Problem::new(Code::BadRequest, format!("key: not UTF-8 when decoded: {error}")))),
@@ -169,6 +179,11 @@ mod tests {
     fn keys_in_paths_are_percent_encoded() {
         assert_eq!(decoded("/keys/a%2Fb%20c+%C3%BC").unwrap(), "a/b c+ü");
         assert_eq!(decoded("/keys/%FF").unwrap_err().code, Code::BadRequest);
-        assert_eq!(decoded("/keys/100%").unwrap(), "100%");
+        for lone in ["/keys/100%", "/keys/%zz", "/keys/%2"] {
+            let problem = decoded(lone).unwrap_err();
+            assert_eq!(problem.code, Code::BadRequest);
+            assert!(problem.detail.contains("percent sign"), "{}", problem.detail);
+        }
+        assert_eq!(decoded("/keys/100%25").unwrap(), "100%");
     }
 }

@@ -247,19 +247,23 @@ async fn a_slow_body_is_told_so_and_closed() {
 }
 
 #[tokio::test]
-async fn half_sent_headers_are_closed_and_resting_connections_are_not() {
+async fn half_sent_headers_are_told_so_and_closed_and_resting_connections_are_not() {
     let server = Server::start(Script::default(), Options { header_timeout: SHORT, ..Options::default() }).await;
     let mut resting = server.client().await;
     assert_eq!(resting.post(ACQUIRE).await.status, 200);
     let mut silent = server.client().await;
     let mut half = server.client().await;
     half.send("POST /acquire HTTP/1.1\r\nhost: x\r\ncontent-").await;
+    let told = half.reply().await;
+    assert_eq!((told.status, told.headers["content-type"].as_str()), (400, "application/problem+json"));
+    assert!(told.body.contains("did not arrive in time"), "{}", told.body);
     half.closed().await;
     silent.closed().await;
     // The time for headers has passed by now, more than once.
     assert_eq!(resting.post(ACQUIRE).await.status, 200);
     // A head that begins after a rest has its time too.
     resting.send("POST /acq").await;
+    assert_eq!(resting.reply().await.status, 400);
     resting.closed().await;
 }
 
