@@ -77,7 +77,7 @@ pub const HEADER_TIMEOUT_MS: u64 = 10_000;
 /// Time to send the body of a request, in milliseconds.
 pub const BODY_TIMEOUT_MS: u64 = 10_000;
 /// Time a node works on one request before it answers that it could not, in milliseconds.
-pub const REQUEST_TIMEOUT_MS: u64 = 2_500;
+pub const REQUEST_TIMEOUT_MS: u64 = 2_000;
 /// How long a node looks for a leader or a quorum before it answers 503, in milliseconds.
 pub const LEADER_WAIT_MS: u64 = 1_500;
 /// Nodes in one cluster.

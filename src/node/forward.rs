@@ -10,8 +10,16 @@ use serde::{Deserialize, Serialize};
 /// A question to another node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Question {
-    Decide { acquire: Acquire, within_ms: u64 },
-    Look { key: Key, within_ms: u64 },
+    /// A request that has not left the leader's queue after `queued_ms` is not worth waiting for.
+    Decide {
+        acquire: Acquire,
+        queued_ms: u64,
+        within_ms: u64,
+    },
+    Look {
+        key: Key,
+        within_ms: u64,
+    },
     Report,
 }
 

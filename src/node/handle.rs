@@ -72,7 +72,7 @@ impl Handle {
         let mut search = self.search();
         let mut unknown = None;
         loop {
-            match self.decide(&acquire, deadline).await {
+            match self.decide(&acquire, search.until, deadline).await {
                 Attempt::Done(verdict) => {
                     let granted = matches!(verdict.outcome, Outcome::Granted(_));
                     return match unknown {
@@ -116,15 +116,16 @@ impl Handle {
         }
     }
 
-    async fn decide(&self, acquire: &Acquire, deadline: Deadline) -> Attempt<Verdict> {
+    async fn decide(&self, acquire: &Acquire, queued_until: Deadline, deadline: Deadline) -> Attempt<Verdict> {
         if self.shared.closed.load(Ordering::Acquire) {
             return Attempt::GiveUp(Refusal::ShuttingDown, "this node is going down".to_owned());
         }
         let within_ms = millis(deadline.remaining());
         let reply = match self.leader() {
-            Leader::Me => self.shared.decide_here(acquire.clone(), deadline).await,
+            Leader::Me => self.shared.decide_here(acquire.clone(), queued_until, deadline).await,
             Leader::Other(node) => {
-                let question = Question::Decide { acquire: acquire.clone(), within_ms };
+                let queued_ms = millis(queued_until.remaining());
+                let question = Question::Decide { acquire: acquire.clone(), queued_ms, within_ms };
                 match self.ask(node, &question, deadline).await {
                     Ok(reply) => reply,
                     Err(attempt) => return attempt,
@@ -325,8 +326,9 @@ impl Shared {
     /// Answers a question of another node, or of this one.
     pub(super) async fn answer(&self, question: Question) -> Reply {
         match question {
-            Question::Decide { acquire, within_ms } => {
-                self.decide_here(acquire, Deadline::after(Duration::from_millis(within_ms))).await
+            Question::Decide { acquire, queued_ms, within_ms } => {
+                let after = |ms| Deadline::after(Duration::from_millis(ms));
+                self.decide_here(acquire, after(queued_ms), after(within_ms)).await
             }
             Question::Look { key, within_ms } => {
                 self.look_here(&key, Deadline::after(Duration::from_millis(within_ms))).await
@@ -339,9 +341,8 @@ impl Shared {
         }
     }
 
-    async fn decide_here(&self, acquire: Acquire, deadline: Deadline) -> Reply {
+    async fn decide_here(&self, acquire: Acquire, queued_until: Deadline, deadline: Deadline) -> Reply {
         let Some(waiting) = self.proposer.submit(acquire) else { return Reply::Overloaded };
-        let queued_until = Deadline::after(Duration::from_millis(LEADER_WAIT_MS));
         match waiting.until(queued_until, deadline).await {
             Decided::Verdict(verdict) => Reply::Decided(verdict),
             Decided::NotLeading => Reply::NotLeading,
