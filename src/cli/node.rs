@@ -10,7 +10,7 @@ use super::settings::Settings;
 use crate::config::Config;
 use crate::{http, metric_names, node, telemetry};
 use metrics_exporter_prometheus::PrometheusHandle;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::net::TcpListener;
@@ -34,7 +34,12 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let config = Config::read(&args.settings.layers())?;
+    let layers = args.settings.layers();
+    for notice in layers.notices() {
+        // A closed stderr is no reason not to start.
+        let _ = writeln!(std::io::stderr(), "quorate: {notice}");
+    }
+    let config = Config::read(&layers)?;
     telemetry::init(&config.log, config.log_format).map_err(|error| Failure::error(error.to_string()))?;
     let runtime = super::runtime(true)?;
     let done = runtime.block_on(serve(&config, args.stop_with_stdin));

@@ -62,13 +62,14 @@ pub struct Setting {
 pub struct Layers {
     settings: BTreeMap<&'static str, Setting>,
     problems: Vec<String>,
+    notices: Vec<String>,
 }
 
 impl Layers {
     /// The defaults alone.
     pub fn defaults() -> Self {
         let default = |key: &'static Key| (key.name, Setting { text: key.default.text(), origin: Origin::Default });
-        Self { settings: KEYS.iter().map(default).collect(), problems: Vec::new() }
+        Self { settings: KEYS.iter().map(default).collect(), problems: Vec::new(), notices: Vec::new() }
     }
 
     /// Lays a file over what is there.
@@ -105,8 +106,9 @@ impl Layers {
         }
     }
 
-    /// Lays the `QUORATE_…` variables over what is there. One that nobody knows is a problem: it would be a setting
-    /// that silently does nothing.
+    /// Lays the `QUORATE_…` variables over what is there. One that looks like a misspelt setting is a problem: it would
+    /// silently do nothing. Any other stranger is only named: a script may have variables of its own, such as the path of
+    /// this program, and a node should start under it.
     pub fn environment(&mut self, variables: impl IntoIterator<Item = (OsString, OsString)>) {
         let mut ours: Vec<_> = variables
             .into_iter()
@@ -122,8 +124,10 @@ impl Layers {
             if let Some(key) = KEYS.iter().find(|key| key.variable() == name) {
                 self.set(key, value, Origin::Variable(name));
             } else if !OTHER_VARIABLES.contains(&name.as_str()) && !is_service_link(&name, &value) {
-                let known = KEYS.iter().map(Key::variable).chain(OTHER_VARIABLES.iter().map(ToString::to_string));
-                self.problems.push(format!("unknown variable {name}{}", did_you_mean(&name, known)));
+                match misspelt(&name) {
+                    Some(known) => self.problems.push(format!("unknown variable {name}: did you mean {known}?")),
+                    None => self.notices.push(format!("{name} is no setting of this program; it is ignored")),
+                }
             }
         }
     }
@@ -143,6 +147,11 @@ impl Layers {
     /// What is wrong with the layers themselves.
     pub fn problems(&self) -> &[String] {
         &self.problems
+    }
+
+    /// What is odd about them and does no harm.
+    pub fn notices(&self) -> &[String] {
+        &self.notices
     }
 
     fn set(&mut self, key: &'static Key, text: String, origin: Origin) {
@@ -206,6 +215,14 @@ fn is_service_link(name: &str, value: &str) -> bool {
         || (name.contains("_PORT_") && ["_TCP", "_UDP", "_SCTP"].iter().any(|protocol| name.contains(protocol)))
 }
 
+/// The variable that was probably meant. The common prefix does not count, and short names have to be nearer than long ones.
+fn misspelt(name: &str) -> Option<String> {
+    let short = |name: &str| name.trim_start_matches("QUORATE_").to_owned();
+    let known = KEYS.iter().map(Key::variable).chain(OTHER_VARIABLES.iter().map(ToString::to_string));
+    let nearest = known.map(|known| (strsim::osa_distance(&short(name), &short(&known)), known)).min();
+    nearest.filter(|(distance, known)| *distance <= 1 + short(known).len() / 4).map(|(_, known)| known)
+}
+
 /// `: did you mean …?` if something known is near enough, else what to do instead.
 fn did_you_mean(name: &str, known: impl Iterator<Item = String>) -> String {
     let nearest = known.map(|known| (strsim::osa_distance(name, &known), known)).min();
@@ -247,7 +264,8 @@ mod tests {
     fn what_nobody_knows_is_named_with_what_was_meant() {
         let mut layers = Layers::defaults();
         layers.file_text("a.toml", "id = 1\nheartbeet = \"1s\"\nzebra_crossing_width = 2\n");
-        layers.environment([("QUORATE_LISTN".into(), "x".into())]);
+        layers.environment([("QUORATE_LISTN".into(), "x".into()), ("QUORATE_BIN".into(), "/bin/quorate".into())]);
+        assert_eq!(layers.notices(), ["QUORATE_BIN is no setting of this program; it is ignored"]);
         assert_eq!(
             layers.problems(),
             [

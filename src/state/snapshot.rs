@@ -19,6 +19,8 @@ use thiserror::Error;
 
 /// Increase it with every change of what is written, and keep reading the old one.
 const FORMAT: u8 = 1;
+/// Neither time nor permits get here in centuries: a head beyond it is damage, and counting on from it would overflow.
+const COUNT_MAX: u64 = u64::MAX / 2;
 /// Largest block that is believed: with a hundred million keys one has some megabytes.
 const BLOCK_BYTES_MAX: u32 = 1 << 30;
 
@@ -96,6 +98,12 @@ impl Machine {
             return Err(SnapshotError::Format(format[0]));
         }
         let head: Head = read_block(input)?;
+        if head.now.0 > COUNT_MAX || head.permits > COUNT_MAX {
+            return Err(SnapshotError::Damaged(format!(
+                "no cluster is {} old or has granted {}",
+                head.now, head.permits
+            )));
+        }
         let mut keys = Keys::new();
         for _ in 0..head.register_blocks {
             for (key, register) in read_block::<Vec<(Key, Register)>>(input)? {
