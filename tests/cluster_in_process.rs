@@ -11,6 +11,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
 
+/// Only bounds failures.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 fn acquire(key: &str, rate: &str, id: Option<&str>) -> Acquire {
     let key = Key::new(key).unwrap();
     let limit = Limit::Spacing(Spacing::new(rate.parse().unwrap(), Span::ZERO, 100_000).unwrap());
@@ -127,7 +130,7 @@ async fn a_node_far_behind_gets_a_snapshot() {
     for round in 0..300 {
         last = cluster.grant(round % 3, acquire("k", "1000/s", None)).await;
     }
-    settled(&cluster, last.permit).await;
+    tokio::time::timeout(PATIENCE, settled(&cluster, last.permit)).await.expect("equal digests");
     assert!(dir.path().join("node3/snapshots/current.snapshot").exists(), "node 3 got a snapshot");
 
     for index in 0..3 {
@@ -139,7 +142,7 @@ async fn a_node_far_behind_gets_a_snapshot() {
     let after = cluster.grant(2, acquire("k", "1000/s", None)).await;
     assert_eq!(after.permit, last.permit + 1, "nothing is forgotten");
     assert!(after.slot >= last.slot, "and time goes on");
-    settled(&cluster, after.permit).await;
+    tokio::time::timeout(PATIENCE, settled(&cluster, after.permit)).await.expect("equal digests");
 }
 
 /// Waits until all nodes have applied the same entries and compares their digests there.

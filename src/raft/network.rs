@@ -107,6 +107,17 @@ impl Client {
         self.peer.control.call(kind, body.into(), within).await.map_err(|error| unreachable(&error))
     }
 
+    /// Asks for a vote, or for the promise of one.
+    async fn ask_vote(
+        &self,
+        kind: Kind,
+        request: &VoteRequest<TypeConfig>,
+        option: &RPCOption,
+    ) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
+        let answer = self.ask(kind, codec::encode(&WireVoteRequest::from(request)), option.soft_ttl()).await?;
+        codec::decode::<WireVoteResponse>(&answer).map(Into::into).map_err(|error| garbled(&error))
+    }
+
     /// Sends the bytes of a snapshot, one chunk after the other.
     async fn send_snapshot(&self, vote: Vote, mut snapshot: SnapshotFile) -> Result<Bytes, StreamingError<TypeConfig>> {
         let link = &self.peer.snapshot;
@@ -177,9 +188,7 @@ impl RaftNetworkV2<TypeConfig> for Client {
         request: VoteRequest<TypeConfig>,
         option: RPCOption,
     ) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
-        let body = codec::encode(&WireVoteRequest::from(&request));
-        let answer = self.ask(Kind::Vote, body, option.soft_ttl()).await?;
-        codec::decode::<WireVoteResponse>(&answer).map(Into::into).map_err(|error| garbled(&error))
+        self.ask_vote(Kind::Vote, &request, &option).await
     }
 
     async fn pre_vote(
@@ -187,9 +196,7 @@ impl RaftNetworkV2<TypeConfig> for Client {
         request: VoteRequest<TypeConfig>,
         option: RPCOption,
     ) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
-        let body = codec::encode(&WireVoteRequest::from(&request));
-        let answer = self.ask(Kind::PreVote, body, option.soft_ttl()).await?;
-        codec::decode::<WireVoteResponse>(&answer).map(Into::into).map_err(|error| garbled(&error))
+        self.ask_vote(Kind::PreVote, &request, &option).await
     }
 
     async fn transfer_leader(
