@@ -25,6 +25,23 @@ pub const INTERVAL_NS_MAX: u64 = 366 * 86_400 * 1_000_000_000;
 pub const MAX_RESERVED_MAX: u32 = 100_000;
 /// `max_reserved` of a spacing limit that does not say.
 pub const MAX_RESERVED_DEFAULT: u32 = 10;
+/// Most permits of one key that may lie ahead in all, those that another limit of the same request pushed there included.
+/// *Replicated.*
+pub const AHEAD_MAX: u64 = 200_000;
+/// Largest `burst` of a bucket. *Replicated.*
+pub const BURST_MAX: u64 = 1_000_000;
+/// Holes that released permits may leave in one key. *Replicated.*
+pub const HOLES_MAX: usize = 1_024;
+/// Sub-intervals of a sliding window. *Replicated.*
+pub const WINDOW_CELLS_MAX: u64 = 128;
+/// Largest `max` of a concurrency limit. *Replicated.*
+pub const IN_FLIGHT_MAX: u64 = 100_000;
+/// Longest lease: one day. *Replicated.*
+pub const LEASE_NS_MAX: u64 = 86_400 * 1_000_000_000;
+/// `lease` of a concurrency limit that does not say: thirty seconds.
+pub const LEASE_NS_DEFAULT: u64 = 30 * 1_000_000_000;
+/// Most limits in one `all_of`. *Replicated.*
+pub const ALL_OF_MAX: usize = 16;
 /// Farthest slot from now that is ever granted, and the most capacity one permit may take: ten years.
 pub const HORIZON_NS_MAX: u64 = 10 * 366 * 86_400 * 1_000_000_000;
 /// Longest `max_wait_ms`: 366 days.
@@ -48,8 +65,22 @@ pub const REQUEST_ID_RETENTION_NS: u64 = 120 * 1_000_000_000;
 /// Forgotten request ids per log entry. *Replicated.*
 pub const REQUEST_IDS_EXPIRED_PER_ENTRY_MAX: usize = 8_192;
 
+/// Stored policies. *Replicated.*
+pub const POLICIES_MAX: usize = 10_000;
+/// Longest name of a policy, in bytes.
+pub const POLICY_NAME_BYTES_MAX: usize = 64;
+
+/// Requests in one `POST /acquire/batch`.
+pub const BATCH_REQUESTS_MAX: usize = 1_000;
+/// Largest body of `POST /acquire/batch`, in bytes.
+pub const BATCH_BODY_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Requests that may wait at the leader for a place, over all keys; past it `overloaded`.
+pub const WAITERS_MAX: usize = 65_536;
+
 /// Most commands in one log entry.
 pub const BATCH_COMMANDS_MAX: usize = 1_024;
+/// Keys asked for in one log entry, over all its commands; a single command may have more.
+pub const BATCH_WEIGHT_MAX: usize = 2_048;
 /// Log entries a leader keeps in flight at once.
 pub const BATCHES_IN_FLIGHT_MAX: usize = 8;
 /// Requests that may wait for the proposer; past it `overloaded`.
@@ -71,7 +102,7 @@ pub const HEADER_BYTES_MAX: usize = 16 * 1024;
 /// Deepest nesting of a JSON body.
 pub const JSON_DEPTH_MAX: usize = 32;
 /// Client connections accepted at once unless configured otherwise.
-pub const CONNECTIONS_DEFAULT: usize = 10_000;
+pub const CONNECTIONS_DEFAULT: usize = 16_384;
 /// Time to send all headers of a request, in milliseconds.
 pub const HEADER_TIMEOUT_MS: u64 = 10_000;
 /// Time to send the body of a request, in milliseconds.

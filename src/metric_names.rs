@@ -23,6 +23,10 @@ pub const LEADER_CHANGES_TOTAL: &str = "quorate_leader_changes_total";
 pub const KEYS: &str = "quorate_keys";
 /// Requests that wait for the proposer or are in flight.
 pub const PROPOSALS_PENDING: &str = "quorate_proposals_pending";
+/// Requests that wait for a place at this leader.
+pub const WAITING: &str = "quorate_waiting";
+/// Answers that this node holds until their slot has come.
+pub const HELD: &str = "quorate_held";
 /// Commands per log entry.
 pub const BATCH_SIZE: &str = "quorate_batch_size";
 /// Syncs of the log to disk.
@@ -76,6 +80,8 @@ pub fn describe() {
     describe_counter!(LEADER_CHANGES_TOTAL, "Changes of leader that this node saw");
     describe_gauge!(KEYS, "Keys held");
     describe_gauge!(PROPOSALS_PENDING, "Requests that wait for the proposer or are in flight");
+    describe_gauge!(WAITING, "Requests that wait for a place at this leader");
+    describe_gauge!(HELD, "Answers that this node holds until their slot has come");
     describe_histogram!(BATCH_SIZE, Unit::Count, "Commands per log entry");
     describe_histogram!(LOG_SYNC_DURATION_SECONDS, Unit::Seconds, "Syncs of the log to disk");
     describe_counter!(CLOCK_ALARMS_TOTAL, "Stamps that ran ahead of this node's clock faster than drift allows");

@@ -1,28 +1,32 @@
-//! `POST /acquire`: the request and the answer of a grant.
+//! `POST /acquire`: the request and the answers of a grant.
 
 use super::limit::Limit;
 use super::millis::Millis;
-use super::not_yet::NotYet;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, Error, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use utoipa::ToSchema;
 
-/// One request for a permit. Only `key` is required.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+/// One request for a permit. Only `key` is required, or `all_of` in its place.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AcquireRequest {
     /// What is limited: 1 to 256 bytes without control characters.
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1, max_length = 256, example = "github-token")]
-    pub key: String,
+    pub key: Option<String>,
     /// The limit, where no stored policy matches the key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<Limit>,
-    /// How many permits' worth of capacity it takes.
-    #[serde(skip_serializing_if = "is_one")]
-    #[schema(minimum = 1, maximum = 1_000_000, default = 1, required = false)]
-    pub cost: u64,
+    /// How many permits' worth of capacity it takes; 1 if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 1_000_000, default = 1)]
+    pub cost: Option<u64>,
+    /// Several limits in one decision, all or nothing, in place of `key`, `limit` and `cost`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(min_items = 2, max_items = 16)]
+    pub all_of: Option<Vec<PartRequest>>,
     /// The longest acceptable time until the slot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_wait_ms: Option<Millis>,
@@ -46,39 +50,44 @@ pub struct AcquireRequest {
 impl AcquireRequest {
     /// A request for one permit of `key`, with everything else by default.
     pub fn new(key: impl Into<String>) -> Self {
-        Self {
-            key: key.into(),
-            limit: None,
-            cost: 1,
-            max_wait_ms: None,
-            wait: Wait::Client,
-            lead_ms: None,
-            request_id: None,
-            worker: None,
-        }
+        Self { key: Some(key.into()), ..Self::default() }
+    }
+
+    /// A request for a permit of each of these.
+    pub fn all_of(parts: impl IntoIterator<Item = PartRequest>) -> Self {
+        Self { all_of: Some(parts.into_iter().collect()), ..Self::default() }
     }
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature serde asks for")]
-const fn is_one(cost: &u64) -> bool {
-    *cost == 1
+/// One of several limits in one decision.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PartRequest {
+    /// What is limited. No key comes twice.
+    #[schema(min_length = 1, max_length = 256, example = "github-token")]
+    pub key: String,
+    /// The limit, where no stored policy matches the key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<Limit>,
+    /// How many permits' worth of capacity it takes; 1 if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 1_000_000, default = 1)]
+    pub cost: Option<u64>,
 }
 
-/// The request as it arrives: absent and `null` mean the default, and documented members of later versions are refused
-/// by name.
+/// The request as it arrives: absent and `null` mean the default.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ReceivedAcquire {
-    key: String,
+    key: Option<String>,
     limit: Option<Limit>,
     cost: Option<u64>,
+    all_of: Option<Vec<PartRequest>>,
     max_wait_ms: Option<Millis>,
     wait: Option<Wait>,
     lead_ms: Option<Millis>,
     request_id: Option<String>,
     worker: Option<String>,
-    #[serde(rename = "all_of")]
-    _all_of: Option<NotYet>,
 }
 
 /// By way of a map, because a derived struct would also take a JSON array for its members in order.
@@ -98,7 +107,16 @@ impl<'de> Visitor<'de> for AcquireVisitor {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, members: A) -> Result<AcquireRequest, A::Error> {
-        ReceivedAcquire::deserialize(MapAccessDeserializer::new(members)).map(AcquireRequest::from)
+        let received = ReceivedAcquire::deserialize(MapAccessDeserializer::new(members))?;
+        match (&received.key, &received.all_of) {
+            (None, None) => return Err(A::Error::missing_field("key")),
+            (Some(_), Some(_)) => return Err(A::Error::custom("`all_of` stands in place of `key`: leave one out")),
+            _ => {}
+        }
+        if received.all_of.is_some() && (received.limit.is_some() || received.cost.is_some()) {
+            return Err(A::Error::custom("with `all_of` each part has its own `limit` and `cost`"));
+        }
+        Ok(AcquireRequest::from(received))
     }
 }
 
@@ -107,7 +125,8 @@ impl From<ReceivedAcquire> for AcquireRequest {
         Self {
             key: received.key,
             limit: received.limit,
-            cost: received.cost.unwrap_or(1),
+            cost: received.cost,
+            all_of: received.all_of,
             max_wait_ms: received.max_wait_ms,
             wait: received.wait.unwrap_or_default(),
             lead_ms: received.lead_ms,
@@ -124,6 +143,8 @@ pub enum Wait {
     /// The answer comes at once and says how long the worker waits.
     #[default]
     Client,
+    /// The answer is held until the slot has come; where reservations are full, first come, first served.
+    Server,
     /// Nobody: only a permit that is free now is taken.
     None,
 }
@@ -147,15 +168,15 @@ impl Visitor<'_> for WaitVisitor {
     type Value = Wait;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("`client` or `none`")
+        f.write_str("`client`, `server` or `none`")
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<Wait, E> {
         match text {
             "client" => Ok(Wait::Client),
+            "server" => Ok(Wait::Server),
             "none" => Ok(Wait::None),
-            "server" => Err(E::custom("this version does not know `server` yet, only `client` and `none`")),
-            _ => Err(E::unknown_variant(text, &["client", "none"])),
+            _ => Err(E::unknown_variant(text, &["client", "server", "none"])),
         }
     }
 }
@@ -184,15 +205,57 @@ pub struct AcquireResponse {
     pub start_before_ms: Option<Millis>,
     /// Permits of this key that now lie in the future.
     pub reserved: u64,
-    /// How much is left; for buckets and windows.
+    /// How much is left; for all kinds but spacing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remaining: Option<u64>,
-    /// The limit it was decided by, as it was written.
+    /// The limit it was decided by, as the request wrote it; a stored policy's in its shortest form.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<Limit>,
     /// Remembered from an earlier request with the same id; nothing was consumed this time.
     #[serde(default)]
     pub replayed: bool,
+}
+
+/// A permit of each of several keys, all with one slot.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AllOfResponse {
+    /// Always true here; a denial is a problem with `granted: false`.
+    pub granted: bool,
+    /// In the order of the request.
+    pub permits: Vec<PermitResponse>,
+    /// Cluster time of the slot. Never compare it with a wall clock.
+    pub slot_ms: Millis,
+    /// Start no earlier than this long after the answer was **received**. Rounded up.
+    pub wait_ms: Millis,
+    /// Discard the permits this long after the request was **first sent**; absent when none expires. Rounded down.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub start_before_ms: Option<Millis>,
+    /// Remembered from an earlier request with the same id; nothing was consumed this time.
+    #[serde(default)]
+    pub replayed: bool,
+}
+
+/// One permit of several.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PermitResponse {
+    /// The key as it was asked for.
+    pub key: String,
+    /// The fencing number.
+    pub permit: u64,
+    /// The stored policy the limit came from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policy: Option<String>,
+    /// Its revision.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policy_revision: Option<u64>,
+    /// Permits of this key that now lie in the future.
+    pub reserved: u64,
+    /// How much is left; for all kinds but spacing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remaining: Option<u64>,
+    /// The limit it was decided by.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<Limit>,
 }
 
 #[cfg(test)]
@@ -214,7 +277,7 @@ mod tests {
             request,
             AcquireRequest {
                 limit: Some(Limit::Text("1/6s".to_owned())),
-                cost: 2,
+                cost: Some(2),
                 max_wait_ms: Some(Millis::up_from_ns(30_000_000_000)),
                 wait: Wait::None,
                 lead_ms: Some(Millis::up_from_ns(500_000)),
@@ -241,9 +304,11 @@ mod tests {
             (r#"["k",null,null,null,null,null,null,null,null]"#, "invalid type: sequence"),
             (r#"{"key":"k","kee":1}"#, "unknown field `kee`, expected one of `key`, `limit`, `cost`"),
             (r#"{"key":"k","key":"k"}"#, "duplicate field `key`"),
-            (r#"{"key":"k","wait":"server"}"#, "this version does not know `server` yet"),
-            (r#"{"key":"k","wait":"maybe"}"#, "unknown variant `maybe`, expected `client` or `none`"),
-            (r#"{"all_of":[{"key":"k"}]}"#, "this version does not know this member yet"),
+            (r#"{"key":"k","wait":"maybe"}"#, "unknown variant `maybe`, expected one of `client`, `server`, `none`"),
+            (r#"{"key":"k","all_of":[{"key":"k"}]}"#, "`all_of` stands in place of `key`"),
+            (r#"{"cost":1,"all_of":[{"key":"k"}]}"#, "each part has its own `limit` and `cost`"),
+            (r#"{"all_of":[{"key":"k","wait":"none"}]}"#, "unknown field `wait`"),
+            (r#"{"all_of":[{"limit":"1/s"}]}"#, "missing field `key`"),
             (r#"{"key":"k"} x"#, "trailing characters"),
             (r#"{"key":5}"#, "invalid type: integer `5`, expected a string"),
         ] {

@@ -1,9 +1,8 @@
 //! A limit as a request writes it: `"1/6s"`, or an object with all its members.
 //!
 //! Only the shape is checked here. The texts of rates and durations are kept as they were written, because an answer
-//! echoes them.
+//! echoes them. Which members go with which kind is checked where limits are understood.
 
-use super::not_yet::NotYet;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, Error, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
@@ -17,64 +16,78 @@ pub enum Limit {
     /// `"1/6s"`: spacing with the defaults.
     #[schema(title = "Rate", example = "1/6s")]
     Text(String),
-    /// `{"rate": "1/6s", "max_reserved": 3}`.
-    Spacing(SpacingLimit),
+    /// `{"kind": "bucket", "rate": "100/s", "burst": 50}`.
+    Members(Box<LimitMembers>),
 }
 
-/// A spacing limit with its members.
+/// A limit with its members.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
-#[serde(from = "ReceivedLimit", deny_unknown_fields)]
-pub struct SpacingLimit {
+#[serde(deny_unknown_fields)]
+pub struct LimitMembers {
     /// Which kind of limit; `spacing` if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<Kind>,
-    /// The rate, such as `1/6s`, `10/s` or `100/1m`.
-    #[schema(example = "1/6s")]
-    pub rate: String,
-    /// Most permits that may lie in the future; 10 if absent.
+    /// The rate, such as `1/6s`, `10/s` or `100/1m`; all kinds but `concurrency` have one.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = "1/6s")]
+    pub rate: Option<String>,
+    /// `bucket`: most permits that may start at once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 1_000_000)]
+    pub burst: Option<u64>,
+    /// `spacing` and `bucket`: most permits that may lie in the future; 10 for `spacing`, 0 for `bucket` if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(maximum = 100_000)]
     pub max_reserved: Option<u64>,
-    /// How long after its slot a permit may still be used, such as `250ms`; without it, it does not expire.
+    /// `spacing` and `bucket`: how long after its slot a permit may still be used, such as `250ms`; without it, it does not
+    /// expire.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(example = "250ms")]
     pub start_window: Option<String>,
+    /// `spacing` and `bucket`: begin slowly.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ramp: Option<Ramp>,
+    /// `window`: the length of a sub-interval, such as `5s`; a tenth of the period if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = "5s")]
+    pub resolution: Option<String>,
+    /// `window`: fixed windows, counted from zero each time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub aligned: Option<bool>,
+    /// `concurrency`: most that may be in flight.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 100_000)]
+    pub max: Option<u64>,
+    /// `concurrency`: how long a permit lasts unless it is renewed or released; `30s` if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = "30s")]
+    pub lease: Option<String>,
 }
 
-/// The kinds of limits this version knows.
+/// A rate that grows to the limit's own.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Ramp {
+    /// The rate at the beginning.
+    #[schema(example = "10/s")]
+    pub from: String,
+    /// Until the limit's own rate is reached.
+    #[schema(example = "60s")]
+    pub over: String,
+}
+
+/// The kinds of limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
     /// One permit every interval, no burst.
     Spacing,
-}
-
-/// The object as it arrives: with the members that are refused by name.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ReceivedLimit {
-    kind: Option<Kind>,
-    rate: String,
-    max_reserved: Option<u64>,
-    start_window: Option<String>,
-    #[serde(rename = "ramp")]
-    _ramp: Option<NotYet>,
-    #[serde(rename = "burst")]
-    _burst: Option<NotYet>,
-    #[serde(rename = "resolution")]
-    _resolution: Option<NotYet>,
-    #[serde(rename = "aligned")]
-    _aligned: Option<NotYet>,
-    #[serde(rename = "max")]
-    _max: Option<NotYet>,
-    #[serde(rename = "lease")]
-    _lease: Option<NotYet>,
-}
-
-impl From<ReceivedLimit> for SpacingLimit {
-    fn from(received: ReceivedLimit) -> Self {
-        let ReceivedLimit { kind, rate, max_reserved, start_window, .. } = received;
-        Self { kind, rate, max_reserved, start_window }
-    }
+    /// So many at once, then one every interval.
+    Bucket,
+    /// So many in any period.
+    Window,
+    /// So many in flight.
+    Concurrency,
 }
 
 /// Written out so that an error inside the object keeps its own words; an untagged enum would say "no variant matched".
@@ -98,7 +111,7 @@ impl<'de> Visitor<'de> for LimitVisitor {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, members: A) -> Result<Limit, A::Error> {
-        SpacingLimit::deserialize(MapAccessDeserializer::new(members)).map(Limit::Spacing)
+        LimitMembers::deserialize(MapAccessDeserializer::new(members)).map(|members| Limit::Members(Box::new(members)))
     }
 }
 
@@ -120,10 +133,10 @@ impl Visitor<'_> for KindVisitor {
     fn visit_str<E: Error>(self, text: &str) -> Result<Kind, E> {
         match text {
             "spacing" => Ok(Kind::Spacing),
-            "bucket" | "window" | "concurrency" => {
-                Err(E::custom(format_args!("this version does not know the kind `{text}` yet, only `spacing`")))
-            }
-            _ => Err(E::unknown_variant(text, &["spacing"])),
+            "bucket" => Ok(Kind::Bucket),
+            "window" => Ok(Kind::Window),
+            "concurrency" => Ok(Kind::Concurrency),
+            _ => Err(E::unknown_variant(text, &["spacing", "bucket", "window", "concurrency"])),
         }
     }
 }
@@ -137,44 +150,32 @@ mod tests {
     }
 
     #[test]
-    fn both_forms_read_and_echo_as_they_were_written() {
+    fn all_forms_read_and_echo_as_they_were_written() {
         for text in [
             r#""1/6s""#,
             r#"{"rate":"1/6s"}"#,
             r#"{"kind":"spacing","rate":"10/s","max_reserved":0,"start_window":"250ms"}"#,
+            r#"{"kind":"bucket","rate":"100/s","burst":50,"ramp":{"from":"10/s","over":"60s"}}"#,
+            r#"{"kind":"window","rate":"100/60s","resolution":"5s","aligned":false}"#,
+            r#"{"kind":"concurrency","max":5,"lease":"30s"}"#,
         ] {
             assert_eq!(serde_json::to_string(&read(text).unwrap()).unwrap(), text);
         }
         assert_eq!(read(r#""1\/6s""#), Ok(Limit::Text("1/6s".to_owned())), "escapes are decoded");
         let nulls = r#"{"rate":"1/6s","max_reserved":null,"ramp":null}"#;
-        assert_eq!(
-            read(nulls),
-            Ok(Limit::Spacing(SpacingLimit { rate: "1/6s".to_owned(), ..SpacingLimit::default() }))
-        );
+        let members = LimitMembers { rate: Some("1/6s".to_owned()), ..LimitMembers::default() };
+        assert_eq!(read(nulls), Ok(Limit::Members(Box::new(members))));
     }
 
     #[test]
-    fn what_comes_in_the_next_release_says_so() {
+    fn errors_name_the_member() {
         for (text, why) in [
-            (r#"{"kind":"bucket","rate":"1/s","burst":5}"#, "does not know the kind `bucket` yet"),
-            (r#"{"kind":"concurrency","max":5}"#, "does not know the kind `concurrency` yet"),
-            (r#"{"rate":"1/s","ramp":{"from":"1/s","over":"60s"}}"#, "does not know this member yet"),
-            (r#"{"rate":"1/s","burst":5,"kind":"bucket"}"#, "does not know this member yet"),
-        ] {
-            let error = read(text).expect_err(text);
-            assert!(error.contains(why), "{text}: {error}");
-        }
-    }
-
-    #[test]
-    fn errors_stay_precise() {
-        for (text, why) in [
-            ("6", "invalid type: integer `6`, expected a rate such as \"1/6s\" or an object with a `rate`"),
-            ("{}", "missing field `rate`"),
-            (r#"{"rate":"1/s","rate":"2/s"}"#, "duplicate field `rate`"),
+            ("7", "invalid type: integer `7`, expected a rate such as"),
             (r#"{"rate":"1/s","colour":1}"#, "unknown field `colour`"),
-            (r#"{"rate":"1/s","max_reserved":-1}"#, "invalid value: integer `-1`, expected u64"),
-            (r#"{"kind":"leaky","rate":"1/s"}"#, "unknown variant `leaky`, expected `spacing`"),
+            (r#"{"kind":"leaky"}"#, "unknown variant `leaky`, expected one of `spacing`, `bucket`"),
+            (r#"{"ramp":{"from":"1/s"}}"#, "missing field `over`"),
+            (r#"{"ramp":{"from":"1/s","over":"1s","to":"2/s"}}"#, "unknown field `to`"),
+            (r#"{"burst":-1}"#, "invalid value: integer `-1`"),
         ] {
             let error = read(text).expect_err(text);
             assert!(error.contains(why), "{text}: {error}");

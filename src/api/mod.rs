@@ -17,14 +17,13 @@ mod code;
 mod key;
 mod limit;
 mod millis;
-mod not_yet;
 mod problem;
 
-pub use acquire::{AcquireRequest, AcquireResponse, Wait};
+pub use acquire::{AcquireRequest, AcquireResponse, AllOfResponse, PartRequest, PermitResponse, Wait};
 pub use cluster::{Check, ClusterResponse, DigestResponse, Health, MemberResponse};
 pub use code::{Certainty, Code};
 pub use key::KeyResponse;
-pub use limit::{Kind, Limit, SpacingLimit};
+pub use limit::{Kind, Limit, LimitMembers, Ramp};
 pub use millis::Millis;
 pub use problem::{Problem, Reason};
 

@@ -42,6 +42,15 @@ pub struct Problem {
     /// The key that refused, where several were asked for at once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub denied_by: Option<String>,
+    /// The stored policy that refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policy: Option<String>,
+    /// Its revision.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policy_revision: Option<u64>,
+    /// Which request of a batch it is about, from 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub index: Option<u64>,
 }
 
 impl Problem {
@@ -58,6 +67,9 @@ impl Problem {
             key: None,
             reason: None,
             denied_by: None,
+            policy: None,
+            policy_revision: None,
+            index: None,
         }
     }
 

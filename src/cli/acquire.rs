@@ -97,7 +97,7 @@ pub(super) async fn run(args: &Args, output: Output) -> Result<(), Failure> {
 fn request(args: &Args) -> AcquireRequest {
     AcquireRequest {
         limit: args.limit.clone(),
-        cost: args.cost,
+        cost: Some(args.cost),
         max_wait_ms: args.max_wait.map(Millis::up_from),
         wait: if args.now { Wait::None } else { Wait::Client },
         lead_ms: args.lead.map(Millis::up_from),
@@ -167,7 +167,7 @@ mod tests {
     #[test]
     fn limits_are_read_before_anybody_is_asked() {
         assert_eq!(limit("1/6s"), Ok(Limit::Text("1/6s".to_owned())));
-        assert!(matches!(limit(r#"{"rate":"1/6s","max_reserved":3}"#), Ok(Limit::Spacing(_))));
+        assert!(matches!(limit(r#"{"rate":"1/6s","max_reserved":3}"#), Ok(Limit::Members(_))));
         assert!(limit("1/6").is_err());
         assert!(limit(r#"{"rate":"1/6s","maxreserved":3}"#).unwrap_err().contains("unknown field `maxreserved`"));
     }

@@ -3,14 +3,26 @@
 use super::answer::{self, Tally};
 use super::app::App;
 use super::{ask, body, respond};
-use crate::api::{AcquireRequest, AcquireResponse, Problem};
+use crate::api::{AcquireRequest, AcquireResponse, AllOfResponse, Code, Problem, Wait};
 use crate::clock::Stopwatch;
 use crate::node::Failure;
+use crate::state::{Acquire, Command, Identity};
 use axum::extract::{Request, State};
 use axum::response::Response;
 use http::HeaderMap;
+use serde::Serialize;
 use std::sync::Arc;
 use tokio::time::timeout;
+use utoipa::ToSchema;
+
+/// A permit, or with `all_of` several.
+#[derive(Serialize, ToSchema)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "it only says in the document what answers there are")]
+enum OneOrAll {
+    One(AcquireResponse),
+    All(AllOfResponse),
+}
 
 /// Ask for a permit.
 ///
@@ -29,7 +41,7 @@ use tokio::time::timeout;
         (
             status = 200,
             description = "A permit. Start no earlier than `wait_ms` after this answer was received.",
-            body = AcquireResponse,
+            body = inline(OneOrAll),
             headers(
                 ("RateLimit-Policy" = String, description = "The limit, as in draft-ietf-httpapi-ratelimit-headers-10"),
                 ("RateLimit" = String, description = "What is left of it, and when it is as new"),
@@ -113,14 +125,36 @@ async fn decide(app: &App, headers: &HeaderMap, body: &[u8]) -> (Response, Tally
         Ok(asked) => asked,
         Err(problem) => return (respond::problem(&problem), Tally::Error),
     };
-    let verdict = timeout(app.options.request_timeout, app.upstream.acquire(asked.acquire.clone()));
-    match verdict.await.unwrap_or_else(|_| Err(no_word())) {
-        Ok(verdict) => answer::verdict(asked, verdict),
-        Err(failure) => (answer::failure(&asked.key, failure), Tally::Error),
+    let decided = if asked.wait == Wait::Server {
+        match hold(asked.acquire.clone()) {
+            Ok(acquire) => app.upstream.acquire_held(acquire).await,
+            Err(problem) => return (respond::problem(&problem), Tally::Error),
+        }
+    } else {
+        let command = Command::Acquire(asked.acquire.clone());
+        timeout(app.options.request_timeout, app.upstream.decide(command)).await.unwrap_or_else(|_| Err(no_word()))
+    };
+    match decided {
+        Ok(verdict) => answer::verdict(&asked, &verdict),
+        Err(failure) => (answer::failure(asked.key(0), failure), Tally::Error),
     }
 }
 
+/// A request that is held has a claim of its own, by which only it can be withdrawn, and an id, by which it survives a change
+/// of the leader.
+fn hold(mut acquire: Acquire) -> Result<Acquire, Box<Problem>> {
+    let mut random = [0; 24];
+    getrandom::fill(&mut random).map_err(|error| {
+        Box::new(Problem::new(Code::Internal, format!("the system has no random numbers: {error}")))
+    })?;
+    let (id, claim) = random.split_at(16);
+    let number = |bytes: &[u8]| bytes.iter().fold(0_u128, |number, byte| number << 8 | u128::from(*byte));
+    acquire.claim = u64::try_from(number(claim)).unwrap_or(0).max(1);
+    acquire.identity.get_or_insert(Identity { id: number(id), fingerprint: 0 });
+    Ok(acquire)
+}
+
 /// The node should have given up by itself long ago; whatever it did with the request, nobody can tell.
-fn no_word() -> Failure {
+pub(super) fn no_word() -> Failure {
     Failure::Unknown { detail: "the node did not come to a decision in time".to_owned() }
 }

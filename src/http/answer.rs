@@ -3,12 +3,13 @@
 //! Rounding: waits up, deadlines down. Whatever is uncertain says so.
 
 use super::ask::Asked;
-use super::{rate_limit, respond};
-use crate::api::{self, AcquireResponse, Code, Millis, Problem};
+use super::{limit, rate_limit, respond};
+use crate::api::{self, AcquireResponse, AllOfResponse, Code, Millis, PermitResponse, Problem};
 use crate::limiter::{Denial, Limit, Reason, Span};
 use crate::node::{Failure, Refusal, Verdict};
-use crate::state::{Grant, Outcome};
+use crate::state::{Grant, Outcome, Permit, Rule};
 use axum::response::Response;
+use serde::Serialize;
 
 /// How an acquire is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,32 +20,83 @@ pub(super) enum Tally {
     Error,
 }
 
-/// The answer, and how it counts.
-pub(super) fn verdict(asked: Asked, verdict: Verdict) -> (Response, Tally) {
-    let about = |code: Code, detail: String| Problem::new(code, detail).about(asked.key.as_str());
-    let problem = match verdict.outcome {
-        Outcome::Granted(_) if verdict.expired => about(Code::Expired, expired(&asked)).retry_after(Millis::ZERO),
-        Outcome::Granted(grant) => return granted(asked, grant, verdict.wait),
-        Outcome::Denied(denial) => return (denied(&asked, denial), Tally::Denied),
-        Outcome::NoLimit => {
-            about(Code::NoLimit, "the request brings no `limit`, and no stored policy matches the key".to_owned())
+/// What one request is answered, before it becomes a response of its own or a part of one.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+pub(super) enum Answer {
+    Permit(Box<AcquireResponse>),
+    Permits(Box<AllOfResponse>),
+    Problem(Box<Problem>),
+}
+
+impl Answer {
+    fn is_granted(&self) -> bool {
+        !matches!(self, Self::Problem(_))
+    }
+}
+
+/// The response, and how it counts.
+pub(super) fn verdict(asked: &Asked, verdict: &Verdict) -> (Response, Tally) {
+    let answer = answer(asked, verdict, &verdict.outcome);
+    let tally = tally(&answer, &verdict.outcome);
+    let mut response = match &answer {
+        Answer::Permit(permit) => respond::json(permit),
+        Answer::Permits(permits) => respond::json(permits),
+        Answer::Problem(problem) => respond::problem(problem),
+    };
+    rate_limit_headers(asked, &verdict.outcome, answer.is_granted(), &mut response);
+    (response, tally)
+}
+
+/// How an answer counts.
+pub(super) fn tally(answer: &Answer, outcome: &Outcome) -> Tally {
+    match outcome {
+        Outcome::Granted(grant) if answer.is_granted() => {
+            if grant.replayed {
+                Tally::Replayed
+            } else {
+                Tally::Granted
+            }
         }
-        Outcome::Never(why) => about(Code::Never, why),
+        Outcome::Denied { .. } => Tally::Denied,
+        _ => Tally::Error,
+    }
+}
+
+/// What one request is answered. `outcome` is the verdict's, or one of several in it.
+pub(super) fn answer(asked: &Asked, verdict: &Verdict, outcome: &Outcome) -> Answer {
+    let about = |by: usize, code: Code, detail: String| Problem::new(code, detail).about(asked.key(by));
+    let problem = match outcome {
+        Outcome::Granted(grant) if verdict.expired(grant) => {
+            about(0, Code::Expired, expired(asked)).retry_after(Millis::ZERO)
+        }
+        Outcome::Granted(grant) => return granted(asked, grant, verdict.wait(grant)),
+        Outcome::Denied { by, denial, rule } => denied(asked, *by, *denial, rule.as_deref()),
+        Outcome::NoLimit { by } => {
+            about(*by, Code::NoLimit, "the request brings no `limit`, and no stored policy matches the key".to_owned())
+        }
+        Outcome::Never { by, why } => about(*by, Code::Never, why.clone()),
         Outcome::RequestIdReused => about(
+            0,
             Code::RequestIdReused,
             "the request id was used for another key, limit or cost; every request needs an id of its own".to_owned(),
         ),
         Outcome::TooManyKeys { retry_after } => {
-            about(Code::TooManyKeys, "the cluster holds as many keys as it may; idle ones are forgotten".to_owned())
-                .retry_after(up(retry_after))
+            about(0, Code::TooManyKeys, "the cluster holds as many keys as it may; idle ones are forgotten".to_owned())
+                .retry_after(up(*retry_after))
         }
         Outcome::TooManyRequestIds { retry_after } => about(
+            0,
             Code::Overloaded,
             "the cluster remembers as many request ids as it may; old ones are forgotten".to_owned(),
         )
-        .retry_after(up(retry_after)),
+        .retry_after(up(*retry_after)),
+        other => {
+            tracing::error!(?other, "an acquire was decided as something else");
+            Problem::new(Code::Internal, "the cluster decided something else; the node's log says more")
+        }
     };
-    (respond::problem(&problem), Tally::Error)
+    Answer::Problem(Box::new(problem))
 }
 
 /// The answer when there is no decision.
@@ -70,7 +122,7 @@ pub(super) fn failure_problem(failure: Failure) -> Problem {
     }
 }
 
-const fn up(span: Span) -> Millis {
+pub(super) const fn up(span: Span) -> Millis {
     Millis::up_from_ns(span.0)
 }
 
@@ -79,52 +131,109 @@ fn expired(asked: &Asked) -> String {
     format!("the decision came after the start window of its slot had closed; the slot is spent: {again}")
 }
 
-fn granted(asked: Asked, grant: Grant, wait: Span) -> (Response, Tally) {
-    let body = AcquireResponse {
-        granted: true,
-        key: asked.key,
-        permit: grant.permit,
-        policy: None,
-        policy_revision: None,
-        slot_ms: Millis::up_from_ns(grant.slot.0),
-        wait_ms: up(wait),
-        start_before_ms: grant.start_before.map(|span| Millis::down_from_ns(span.0)),
-        reserved: grant.reserved,
-        remaining: None,
-        limit: asked.limit,
-        replayed: grant.replayed,
-    };
-    let mut response = respond::json(&body);
-    if let Some(limit) = &asked.acquire.limit {
-        let remaining = rate_limit::remaining(limit, grant.reserved);
-        let reset = rate_limit::reset_after_grant(limit, wait, asked.acquire.ask.cost);
-        rate_limit::insert(response.headers_mut(), limit, remaining, reset);
-    }
-    (response, if grant.replayed { Tally::Replayed } else { Tally::Granted })
+/// The limit that the key at `index` was decided by.
+fn decided_by<'a>(asked: &'a Asked, index: usize, rule: Option<&'a Rule>) -> Option<&'a Limit> {
+    rule.map(|rule| &rule.limit).or_else(|| asked.limit(index))
 }
 
-fn denied(asked: &Asked, denial: Denial) -> Response {
-    let limit = asked.acquire.limit.as_ref();
-    let detail = denied_detail(limit, denial);
-    let problem = Problem::denied(asked.key.as_str(), reason(denial.reason), up(denial.retry_after), detail);
-    let mut response = respond::problem(&problem);
-    if let Some(limit) = limit {
-        rate_limit::insert(response.headers_mut(), limit, 0, denial.retry_after);
+fn granted(asked: &Asked, grant: &Grant, wait: Span) -> Answer {
+    let slot_ms = Millis::up_from_ns(grant.slot.0);
+    let start_before_ms = grant.start_before.map(|span| Millis::down_from_ns(span.0));
+    let mut permits = grant.permits().enumerate().map(|(index, permit)| one(asked, index, permit));
+    if asked.all_of {
+        return Answer::Permits(Box::new(AllOfResponse {
+            granted: true,
+            permits: permits.collect(),
+            slot_ms,
+            wait_ms: up(wait),
+            start_before_ms,
+            replayed: grant.replayed,
+        }));
     }
-    response
+    let PermitResponse { key, permit, policy, policy_revision, reserved, remaining, limit } =
+        permits.next().unwrap_or_else(|| one(asked, 0, &grant.first));
+    Answer::Permit(Box::new(AcquireResponse {
+        granted: true,
+        key,
+        permit,
+        policy,
+        policy_revision,
+        slot_ms,
+        wait_ms: up(wait),
+        start_before_ms,
+        reserved,
+        remaining,
+        limit,
+        replayed: grant.replayed,
+    }))
+}
+
+/// What is said of one permit. The limit is echoed as the request wrote it, unless a stored policy had it.
+fn one(asked: &Asked, index: usize, permit: &Permit) -> PermitResponse {
+    let rule = permit.rule.as_deref();
+    let spacing = matches!(decided_by(asked, index, rule), None | Some(Limit::Spacing(_)));
+    PermitResponse {
+        key: asked.key(index).to_owned(),
+        permit: permit.number,
+        policy: rule.map(|rule| rule.policy.to_string()),
+        policy_revision: rule.map(|rule| rule.revision),
+        reserved: permit.reserved,
+        remaining: (!spacing).then_some(permit.remaining),
+        limit: match rule {
+            Some(rule) => Some(limit::canonical(&rule.limit)),
+            None => asked.limits.get(index).cloned().flatten(),
+        },
+    }
+}
+
+fn denied(asked: &Asked, by: usize, denial: Denial, rule: Option<&Rule>) -> Problem {
+    let detail = denied_detail(decided_by(asked, by, rule), denial);
+    let mut problem = Problem::denied(asked.key(by), reason(denial.reason), up(denial.retry_after), detail);
+    problem.policy = rule.map(|rule| rule.policy.to_string());
+    problem.policy_revision = rule.map(|rule| rule.revision);
+    problem.denied_by = asked.all_of.then(|| asked.key(by).to_owned());
+    problem
+}
+
+/// Of several limits the headers tell of the one that has least left, or of the one that refused.
+fn rate_limit_headers(asked: &Asked, outcome: &Outcome, granted: bool, response: &mut Response) {
+    let headers = response.headers_mut();
+    match outcome {
+        Outcome::Granted(grant) if granted => {
+            let Some((index, permit)) = grant.permits().enumerate().min_by_key(|(_, permit)| permit.remaining) else {
+                return;
+            };
+            let rule = permit.rule.as_deref();
+            if let Some(limit) = decided_by(asked, index, rule) {
+                let name = rule.map(|rule| rule.policy.as_ref());
+                rate_limit::insert(headers, name, limit, permit.remaining, permit.reset_after);
+            }
+        }
+        Outcome::Denied { by, denial, rule } => {
+            let rule = rule.as_deref();
+            if let Some(limit) = decided_by(asked, *by, rule) {
+                rate_limit::insert(headers, rule.map(|rule| rule.policy.as_ref()), limit, 0, denial.retry_after);
+            }
+        }
+        _ => {}
+    }
 }
 
 fn denied_detail(limit: Option<&Limit>, denial: Denial) -> String {
     let retry_after_ms = up(denial.retry_after);
-    match (denial.reason, limit) {
-        (Reason::ReservationsFull, Some(Limit::Spacing(spacing))) if spacing.max_reserved() == 0 => {
+    let max_reserved = match limit {
+        Some(Limit::Spacing(spacing)) => Some(spacing.max_reserved()),
+        Some(Limit::Bucket(bucket)) => Some(bucket.max_reserved()),
+        _ => None,
+    };
+    match (denial.reason, max_reserved) {
+        (Reason::ReservationsFull, Some(0)) => {
             format!("no permit is free now, and max_reserved is 0; ask again in {retry_after_ms} ms")
         }
-        (Reason::ReservationsFull, Some(Limit::Spacing(spacing))) => {
+        (Reason::ReservationsFull, Some(max_reserved)) => {
             format!(
-                "what was granted before takes the capacity beyond the {} reservations this limit allows ahead; ask again in \
-                 {retry_after_ms} ms",
-                spacing.max_reserved()
+                "what was granted before takes the capacity beyond the {max_reserved} reservations this limit allows ahead; ask \
+                 again in {retry_after_ms} ms",
             )
         }
         (Reason::ReservationsFull, None) => {
@@ -134,6 +243,14 @@ fn denied_detail(limit: Option<&Limit>, denial: Denial) -> String {
             format!("the slot lies farther ahead than max_wait_ms; in {retry_after_ms} ms it no longer will")
         }
         (Reason::NotFreeNow, _) => format!("no permit is free now; the next one is in {retry_after_ms} ms"),
+        (Reason::WindowFull, _) => {
+            format!("the window holds as much as it may; the oldest of it leaves in {retry_after_ms} ms")
+        }
+        (Reason::InFlightFull, _) => {
+            format!(
+                "as many as may be are in flight; the first leases end in {retry_after_ms} ms, unless they are renewed"
+            )
+        }
     }
 }
 
@@ -142,6 +259,8 @@ const fn reason(reason: Reason) -> api::Reason {
         Reason::ReservationsFull => api::Reason::ReservationsFull,
         Reason::WouldWaitTooLong => api::Reason::WouldWaitTooLong,
         Reason::NotFreeNow => api::Reason::NotFreeNow,
+        Reason::WindowFull => api::Reason::WindowFull,
+        Reason::InFlightFull => api::Reason::InFlightFull,
     }
 }
 
@@ -159,11 +278,12 @@ mod tests {
     }
 
     fn a_grant() -> Grant {
+        let first = Permit { number: 48_211, reserved: 1, remaining: 9, reset_after: Span(11_210_416_001), rule: None };
         Grant {
-            permit: 48_211,
             slot: Time(86_400_123_500_001),
             stamp: Time(86_394_912_000_000),
-            reserved: 1,
+            first,
+            more: Vec::new(),
             start_before: Some(Span(5_460_200_999)),
             expires_at: Some(Time(86_400_373_500_001)),
             replayed: false,
@@ -171,7 +291,7 @@ mod tests {
     }
 
     fn decided(outcome: Outcome) -> Verdict {
-        Verdict { outcome, wait: Span(5_210_416_001), expired: false }
+        Verdict { outcome, at: Time(86_400_123_500_001 - 5_210_416_001) }
     }
 
     async fn parts(response: Response) -> (u16, HeaderMap, Value) {
@@ -183,7 +303,7 @@ mod tests {
     #[tokio::test]
     async fn a_grant_reads_as_documented() {
         let (response, tally) =
-            verdict(asked(r#"{"key":"github-token","limit":"1/6s"}"#), decided(Outcome::Granted(a_grant())));
+            verdict(&asked(r#"{"key":"github-token","limit":"1/6s"}"#), decided(Outcome::Granted(a_grant())));
         let (status, headers, body) = parts(response).await;
         assert_eq!((status, tally), (200, Tally::Granted));
         assert_eq!(
@@ -201,7 +321,7 @@ mod tests {
     async fn a_replay_counts_as_one_and_echoes_the_limit_as_it_was_written() {
         let grant = Grant { replayed: true, start_before: None, ..a_grant() };
         let body = r#"{"key":"k","limit":{"rate":"1/6s","max_reserved":3},"request_id":"a"}"#;
-        let (response, tally) = verdict(asked(body), decided(Outcome::Granted(grant)));
+        let (response, tally) = verdict(&asked(body), decided(Outcome::Granted(grant)));
         let (_, _, body) = parts(response).await;
         assert_eq!(tally, Tally::Replayed);
         assert_eq!(body["limit"], json!({"rate": "1/6s", "max_reserved": 3}));
@@ -211,7 +331,7 @@ mod tests {
     #[tokio::test]
     async fn a_denial_reads_as_documented() {
         let denial = Denial { reason: Reason::ReservationsFull, retry_after: Span(6_000_000_001) };
-        let (response, tally) = verdict(asked(r#"{"key":"k","limit":"1/6s"}"#), decided(Outcome::Denied(denial)));
+        let (response, tally) = verdict(&asked(r#"{"key":"k","limit":"1/6s"}"#), decided(Outcome::Denied(denial)));
         let (status, headers, body) = parts(response).await;
         assert_eq!((status, tally), (429, Tally::Denied));
         assert_eq!(
@@ -236,7 +356,7 @@ mod tests {
             (Outcome::TooManyKeys { retry_after }, 503, "too_many_keys", Some("3")),
             (Outcome::TooManyRequestIds { retry_after }, 503, "overloaded", Some("3")),
         ] {
-            let (response, tally) = verdict(asked(r#"{"key":"k"}"#), decided(outcome));
+            let (response, tally) = verdict(&asked(r#"{"key":"k"}"#), decided(outcome));
             let (found, headers, body) = parts(response).await;
             assert_eq!((found, tally), (status, Tally::Error), "{body}");
             assert_eq!((&body["code"], &body["key"]), (&json!(code), &json!("k")));
@@ -248,7 +368,7 @@ mod tests {
     #[tokio::test]
     async fn a_decision_that_came_too_late_is_no_grant() {
         let late = Verdict { expired: true, ..decided(Outcome::Granted(a_grant())) };
-        let (response, tally) = verdict(asked(r#"{"key":"k","limit":"1/6s","request_id":"a"}"#), late);
+        let (response, tally) = verdict(&asked(r#"{"key":"k","limit":"1/6s","request_id":"a"}"#), late);
         let (status, _, body) = parts(response).await;
         assert_eq!((status, tally, &body["code"]), (409, Tally::Error, &json!("expired")));
         assert!(body["detail"].as_str().unwrap().contains("new request id"), "{body}");

@@ -3,14 +3,14 @@
 //! What cannot be read is `bad_request` or `too_large`; what can be read but never granted is `never`. Details name the
 //! member.
 
+use super::limit;
 use super::respond::shortened;
-use crate::api::{self, AcquireRequest, Code, Problem, SpacingLimit, Wait};
-use crate::limiter::{Ask, Key, KeyError, Limit, LimitError, Rate, RateError, Spacing, Span, parse_duration};
-use crate::limits::{
-    COST_MAX, LEAD_NS_MAX, MAX_RESERVED_DEFAULT, MAX_RESERVED_MAX, REQUEST_ID_BYTES_MAX, WAIT_NS_MAX, WORKER_BYTES_MAX,
-};
-use crate::state::{Acquire, Identity};
+use crate::api::{self, AcquireRequest, Code, PartRequest, Problem, Wait};
+use crate::limiter::{Key, KeyError, Limit, Span, Terms};
+use crate::limits::{ALL_OF_MAX, COST_MAX, LEAD_NS_MAX, REQUEST_ID_BYTES_MAX, WAIT_NS_MAX, WORKER_BYTES_MAX};
+use crate::state::{Acquire, Identity, Wanted};
 use http::HeaderMap;
+use serde::de::DeserializeOwned;
 use serde_json::error::Category;
 
 /// A request that makes sense.
@@ -18,18 +18,32 @@ use serde_json::error::Category;
 pub(super) struct Asked {
     /// For the cluster.
     pub(super) acquire: Acquire,
-    /// The key as text, for the answer.
-    pub(super) key: String,
-    /// The limit as it was written, for the answer.
-    pub(super) limit: Option<api::Limit>,
+    /// Who waits.
+    pub(super) wait: Wait,
+    /// Whether it was written as `all_of`, and is to be answered so.
+    pub(super) all_of: bool,
+    /// What every part said of its limit, for the answer.
+    pub(super) limits: Vec<Option<api::Limit>>,
+}
+
+impl Asked {
+    /// The key at `index`, as text.
+    pub(super) fn key(&self, index: usize) -> &str {
+        self.acquire.wanted().nth(index).map_or("", |wanted| wanted.key.as_str())
+    }
+
+    /// The limit the request brought along for the key at `index`.
+    pub(super) fn limit(&self, index: usize) -> Option<&Limit> {
+        self.acquire.wanted().nth(index).and_then(|wanted| wanted.limit.as_ref())
+    }
 }
 
 /// Boxed, because a problem is large and rare.
-type Refused = Box<Problem>;
+pub(super) type Refused = Box<Problem>;
 
 /// Reads and checks a request.
 pub(super) fn read(body: &[u8], headers: &HeaderMap) -> Result<Asked, Refused> {
-    let mut request = parse(body)?;
+    let mut request: AcquireRequest = parse(body, "a `key`")?;
     let request_id = match idempotency_key(headers)? {
         Some(from_header) => Some(agreed(from_header, request.request_id.take())?),
         None => request.request_id.take(),
@@ -37,28 +51,28 @@ pub(super) fn read(body: &[u8], headers: &HeaderMap) -> Result<Asked, Refused> {
     check(request, request_id.as_deref())
 }
 
-fn refused(code: Code, detail: impl Into<String>) -> Refused {
+pub(super) fn refused(code: Code, detail: impl Into<String>) -> Refused {
     Box::new(Problem::new(code, detail))
 }
 
-fn bad_request(detail: impl Into<String>) -> Refused {
+pub(super) fn bad_request(detail: impl Into<String>) -> Refused {
     refused(Code::BadRequest, detail)
 }
 
 /// Parses in one cheap pass; only a body that fails is parsed again to find out where.
-fn parse(body: &[u8]) -> Result<AcquireRequest, Refused> {
-    serde_json::from_slice(body).map_err(|error| explain(body, &error))
+pub(super) fn parse<T: DeserializeOwned>(body: &[u8], wanted: &str) -> Result<T, Refused> {
+    serde_json::from_slice(body).map_err(|error| explain::<T>(body, &error, wanted))
 }
 
-fn explain(body: &[u8], error: &serde_json::Error) -> Refused {
+fn explain<T: DeserializeOwned>(body: &[u8], error: &serde_json::Error, wanted: &str) -> Refused {
     if body.iter().all(u8::is_ascii_whitespace) {
-        return bad_request("the body is empty: expected a JSON object with a `key`");
+        return bad_request(format!("the body is empty: expected a JSON object with {wanted}"));
     }
     if !matches!(error.classify(), Category::Data) {
         return bad_request(format!("the body is not JSON: {error}"));
     }
     let mut deserializer = serde_json::Deserializer::from_slice(body);
-    let Err(error) = serde_path_to_error::deserialize::<_, AcquireRequest>(&mut deserializer) else {
+    let Err(error) = serde_path_to_error::deserialize::<_, T>(&mut deserializer) else {
         return bad_request(shortened(&error.to_string()));
     };
     let path = error.path().to_string();
@@ -70,7 +84,7 @@ fn explain(body: &[u8], error: &serde_json::Error) -> Refused {
 
 /// The id in the header, if there is one. Quotes around it belong to the header's syntax (structured fields) and not to
 /// the id; clients in the field send it with and without.
-fn idempotency_key(headers: &HeaderMap) -> Result<Option<&str>, Refused> {
+pub(super) fn idempotency_key(headers: &HeaderMap) -> Result<Option<&str>, Refused> {
     let mut values = headers.get_all(api::IDEMPOTENCY_KEY).iter();
     let Some(value) = values.next() else { return Ok(None) };
     if values.next().is_some() {
@@ -91,48 +105,80 @@ fn agreed(from_header: &str, from_body: Option<String>) -> Result<String, Refuse
     }
 }
 
-fn check(request: AcquireRequest, request_id: Option<&str>) -> Result<Asked, Refused> {
-    let key = key(&request.key)?;
-    let ask = ask(&request)?;
+/// Checks a request that was read, under the id that it has.
+pub(super) fn check(request: AcquireRequest, request_id: Option<&str>) -> Result<Asked, Refused> {
+    let terms = terms(&request)?;
     if let Some(id) = request_id {
         text_member("request_id", id, 1, REQUEST_ID_BYTES_MAX)?;
     }
     if let Some(worker) = &request.worker {
         text_member("worker", worker, 0, WORKER_BYTES_MAX)?;
     }
-    let limit = request.limit.as_ref().map(limit).transpose()?;
-    if let Some(why) = limit.as_ref().and_then(|limit| limit.never(&ask)) {
-        return Err(Box::new(Problem::new(Code::Never, why).about(request.key)));
+    let AcquireRequest { key, limit, cost, all_of, wait, worker, .. } = request;
+    let several = all_of.is_some();
+    let parts = match all_of {
+        Some(parts) => parts,
+        None => vec![PartRequest { key: key.unwrap_or_default(), limit, cost }],
+    };
+    if several && !(2..=ALL_OF_MAX).contains(&parts.len()) {
+        return Err(bad_request(format!("all_of: 2 to {ALL_OF_MAX} limits, this one has {}", parts.len())));
     }
-    let identity = request_id.map(|id| Identity::of(id, &key, limit.as_ref(), ask.cost));
-    Ok(Asked { acquire: Acquire { key, limit, ask, identity }, key: request.key, limit: request.limit })
+    let place = |index: usize| if several { format!("all_of[{index}].") } else { String::new() };
+    let mut all = Vec::with_capacity(parts.len());
+    for (index, part) in parts.iter().enumerate() {
+        let wanted = wanted(&place(index), part, &terms)?;
+        if all.iter().any(|other: &Wanted| other.key == wanted.key) {
+            return Err(bad_request(format!("{}key: a key comes only once in one request", place(index))));
+        }
+        all.push(wanted);
+    }
+    let identity = request_id.map(|id| Identity::of(id, &all));
+    let mut all = all.into_iter();
+    let first = all.next().ok_or_else(|| bad_request("all_of: at least one limit"))?;
+    let worker = worker.filter(|worker| !worker.is_empty()).map(Into::into);
+    let acquire = Acquire { first, more: all.collect(), terms, identity, claim: 0, worker };
+    Ok(Asked { acquire, wait, all_of: several, limits: parts.into_iter().map(|part| part.limit).collect() })
+}
+
+fn wanted(place: &str, part: &PartRequest, terms: &Terms) -> Result<Wanted, Refused> {
+    let key = key_at(place, &part.key)?;
+    let cost = part.cost.unwrap_or(1);
+    if cost == 0 {
+        return Err(bad_request(format!("{place}cost: at least 1")));
+    }
+    if cost > COST_MAX {
+        let detail = format!("{place}cost: {cost} is more than the {COST_MAX} one permit may cost");
+        return Err(refused(Code::Never, detail));
+    }
+    let limit = part.limit.as_ref().map(|said| limit::read(&format!("{place}limit"), said)).transpose()?;
+    Ok(Wanted { key, limit, cost }).and_then(|wanted| {
+        match wanted.limit.as_ref().and_then(|limit| limit.never(cost, terms)) {
+            Some(why) => Err(Box::new(Problem::new(Code::Never, why).about(wanted.key.as_str()))),
+            None => Ok(wanted),
+        }
+    })
 }
 
 /// The key, or the problem with it.
 pub(super) fn key(text: &str) -> Result<Key, Refused> {
+    key_at("", text)
+}
+
+fn key_at(place: &str, text: &str) -> Result<Key, Refused> {
     Key::new(text).map_err(|error| {
         let code = if matches!(error, KeyError::TooLong(_)) { Code::TooLarge } else { Code::BadRequest };
-        refused(code, format!("key: {error}"))
+        refused(code, format!("{place}key: {error}"))
     })
 }
 
-fn ask(request: &AcquireRequest) -> Result<Ask, Refused> {
-    if request.cost == 0 {
-        return Err(bad_request("cost: at least 1"));
-    }
-    if request.cost > COST_MAX {
-        return Err(refused(
-            Code::Never,
-            format!("cost: {} is more than the {COST_MAX} one permit may cost", request.cost),
-        ));
-    }
+fn terms(request: &AcquireRequest) -> Result<Terms, Refused> {
     let lead = span_member("lead_ms", request.lead_ms, LEAD_NS_MAX)?.unwrap_or(Span::ZERO);
     let max_wait = span_member("max_wait_ms", request.max_wait_ms, WAIT_NS_MAX)?;
     let free_now_only = request.wait == Wait::None;
     if free_now_only && lead > Span::ZERO {
         return Err(bad_request("lead_ms: a slot ahead of now is never free now, so it does not go with wait `none`"));
     }
-    Ok(Ask { cost: request.cost, lead, max_wait, free_now_only })
+    Ok(Terms { lead, max_wait, free_now_only })
 }
 
 fn span_member(member: &str, millis: Option<api::Millis>, ns_max: u64) -> Result<Option<Span>, Refused> {
@@ -157,43 +203,10 @@ fn text_member(member: &str, text: &str, bytes_min: usize, bytes_max: usize) -> 
     }
 }
 
-fn limit(said: &api::Limit) -> Result<Limit, Refused> {
-    let spacing = match said {
-        api::Limit::Text(text) => {
-            let rate: Rate = text.parse().map_err(|error| bad_text("limit", error))?;
-            Spacing::new(rate, Span::ZERO, MAX_RESERVED_DEFAULT)
-        }
-        api::Limit::Spacing(members) => spacing(members)?,
-    };
-    spacing.map(Limit::Spacing).map_err(|error| {
-        let code = if error.is_syntax() { Code::BadRequest } else { Code::Never };
-        refused(code, format!("limit: {error}"))
-    })
-}
-
-fn spacing(members: &SpacingLimit) -> Result<Result<Spacing, LimitError>, Refused> {
-    let rate: Rate = members.rate.parse().map_err(|error| bad_text("limit.rate", error))?;
-    let start_window = match &members.start_window {
-        Some(text) => parse_duration(text).map_err(|error| bad_text("limit.start_window", error))?,
-        None => Span::ZERO,
-    };
-    let max_reserved = match members.max_reserved {
-        Some(count) => u32::try_from(count).map_err(|_| {
-            refused(Code::Never, format!("limit.max_reserved: at most {MAX_RESERVED_MAX}, this one is {count}"))
-        })?,
-        None => MAX_RESERVED_DEFAULT,
-    };
-    Ok(Spacing::new(rate, start_window, max_reserved))
-}
-
-fn bad_text(member: &'static str, error: RateError) -> Refused {
-    let error = LimitError::Text { member, error };
-    refused(if error.is_syntax() { Code::BadRequest } else { Code::Never }, error.to_string())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limiter::Spacing;
     use crate::limits::JSON_DEPTH_MAX;
     use http::HeaderValue;
 
@@ -217,21 +230,20 @@ mod tests {
         )
         .unwrap();
         let limit = Limit::Spacing(Spacing::new("1/6s".parse().unwrap(), Span::from_millis(250), 3).unwrap());
-        assert_eq!(asked.acquire.key.as_str(), "github-token");
-        assert_eq!(asked.acquire.limit, Some(limit.clone()));
-        let ask =
-            Ask { cost: 2, lead: Span::from_millis(5), max_wait: Some(Span(30_000_500_000)), free_now_only: false };
-        assert_eq!(asked.acquire.ask, ask);
-        let key = Key::new("github-token").unwrap();
-        assert_eq!(asked.acquire.identity, Some(Identity::of("01JD", &key, Some(&limit), 2)));
+        let wanted = Wanted { key: Key::new("github-token").unwrap(), limit: Some(limit), cost: 2 };
+        assert_eq!(asked.acquire.first, wanted);
+        let terms = Terms { lead: Span::from_millis(5), max_wait: Some(Span(30_000_500_000)), free_now_only: false };
+        assert_eq!(asked.acquire.terms, terms);
+        assert_eq!(asked.acquire.identity, Some(Identity::of("01JD", &[wanted])));
+        assert_eq!(asked.acquire.worker.as_deref(), Some("w"));
     }
 
     #[test]
     fn the_shortest_request_makes_sense() {
         let asked = read_plain(r#"{"key":"k"}"#).unwrap();
-        assert_eq!((asked.acquire.limit, asked.acquire.ask, asked.acquire.identity), (None, Ask::default(), None));
+        assert_eq!(asked.acquire, Acquire::one(Key::new("k").unwrap(), None, 1, Terms::default()));
         let now = read_plain(r#"{"key":"k","wait":"none","lead_ms":0,"limit":"10/s"}"#).unwrap();
-        assert!(now.acquire.ask.free_now_only);
+        assert!(now.acquire.terms.free_now_only);
     }
 
     #[test]
@@ -319,19 +331,28 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_in_the_next_release_says_so_and_names_the_member() {
+    fn several_limits_in_one_request() {
+        let asked = read_plain(
+            r#"{"all_of":[{"key":"a","limit":"1/s"},{"key":"b","limit":{"kind":"concurrency","max":3},"cost":2}],
+                "request_id":"x"}"#,
+        )
+        .unwrap();
+        assert_eq!((asked.key(0), asked.key(1), asked.all_of), ("a", "b", true));
+        assert_eq!(asked.acquire.more[0].cost, 2);
+        assert_eq!(asked.acquire.identity, Some(Identity::of("x", asked.acquire.wanted())));
+        let many = vec![r#"{"key":"k"}"#; 17].join(",");
         for (body, why) in [
-            (r#"{"all_of":[{"key":"k"}]}"#, "all_of: this version does not know this member yet"),
-            (r#"{"key":"k","wait":"server"}"#, "wait: this version does not know `server` yet"),
-            (
-                r#"{"key":"k","limit":{"kind":"bucket"}}"#,
-                "limit.kind: this version does not know the kind `bucket` yet",
-            ),
-            (r#"{"key":"k","limit":{"ramp":{}}}"#, "limit.ramp: this version does not know this member yet"),
+            (r#"{"all_of":[]}"#.to_owned(), "all_of: 2 to 16 limits, this one has 0"),
+            (r#"{"all_of":[{"key":"a"}]}"#.to_owned(), "all_of: 2 to 16 limits, this one has 1"),
+            (format!(r#"{{"all_of":[{many}]}}"#), "all_of: 2 to 16 limits, this one has 17"),
+            (r#"{"all_of":[{"key":"a"},{"key":"a"}]}"#.to_owned(), "all_of[1].key: a key comes only once"),
+            (r#"{"all_of":[{"key":"a"},{"key":"b","cost":0}]}"#.to_owned(), "all_of[1].cost: at least 1"),
+            (r#"{"all_of":[{"key":"a"},{"key":"b","limit":"x"}]}"#.to_owned(), "all_of[1].limit: expected a count"),
+            (r#"{"all_of":[{"key":"a"},{"key":"b","max_wait_ms":1}]}"#.to_owned(), "unknown field `max_wait_ms`"),
         ] {
-            let problem = read_plain(body).expect_err(body);
+            let problem = read_plain(&body).expect_err(&body);
             assert_eq!(problem.code, Code::BadRequest);
-            assert!(problem.detail.starts_with(why), "{problem}");
+            assert!(problem.detail.contains(why), "{problem}");
         }
     }
 
@@ -342,7 +363,8 @@ mod tests {
                 .map(|asked| asked.acquire.identity)
                 .map_err(|problem| problem.detail)
         };
-        let identity = |id: &str| Ok(Some(Identity::of(id, &Key::new("k").unwrap(), None, 1)));
+        let wanted = Wanted { key: Key::new("k").unwrap(), limit: None, cost: 1 };
+        let identity = |id: &str| Ok(Some(Identity::of(id, [&wanted])));
         assert_eq!(id(r#"{"key":"k"}"#, &["abc"]), identity("abc"));
         assert_eq!(id(r#"{"key":"k"}"#, &["\"abc\""]), identity("abc"));
         assert_eq!(id(r#"{"key":"k"}"#, &["\"a\"b\""]), identity("\"a\"b\""));

@@ -1,11 +1,10 @@
 //! `GET /keys/{key}`: one key as it stands, linearizable, without consuming anything.
 
 use super::app::App;
-use super::{answer, ask, rate_limit, respond};
-use crate::api::{self, Code, KeyResponse, Kind, Millis, Problem, SpacingLimit};
-use crate::limiter::{Ask, Decision, Limit, Span};
-use crate::limits::MAX_RESERVED_DEFAULT;
+use super::{answer, ask, limit, respond};
+use crate::api::{Code, KeyResponse, Millis, Problem};
 use crate::node::{Failure, Look};
+use crate::state::request_id_hash;
 use axum::extract::State;
 use axum::response::Response;
 use http::Uri;
@@ -20,7 +19,10 @@ use tokio::time::timeout;
     get,
     path = "/keys/{key}",
     tag = "permits",
-    params(("key" = String, Path, description = "The key, percent-encoded")),
+    params(
+        ("key" = String, Path, description = "The key, percent-encoded"),
+        ("request_id" = Option<String>, Query, description = "A request that waits: its place in line is `position`")
+    ),
     responses(
         (status = 200, description = "The key as it stands", body = KeyResponse),
         (status = 400, description = "`bad_request`", body = Problem, content_type = "application/problem+json"),
@@ -44,13 +46,30 @@ pub(super) async fn key(State(app): State<Arc<App>>, uri: Uri) -> Response {
         Ok(key) => key,
         Err(problem) => return respond::problem(&problem),
     };
-    match timeout(app.options.request_timeout, app.upstream.look(key.clone())).await {
+    let waiter = match waiter(uri.query()) {
+        Ok(waiter) => waiter,
+        Err(problem) => return respond::problem(&problem),
+    };
+    match timeout(app.options.request_timeout, app.upstream.look(key.clone(), waiter)).await {
         Ok(Ok(look)) => found(key.as_str(), &look),
         Ok(Err(failure)) => respond::problem(&unseen(failure).about(key.as_str())),
         Err(_) => {
             let silent = Failure::Unknown { detail: "the node did not get a majority to answer in time".to_owned() };
             respond::problem(&unseen(silent).about(key.as_str()))
         }
+    }
+}
+
+/// The request whose place in line is wanted.
+fn waiter(query: Option<&str>) -> Result<Option<u128>, Box<Problem>> {
+    let Some(query) = query.filter(|query| !query.is_empty()) else { return Ok(None) };
+    let Some(encoded) = query.strip_prefix("request_id=").filter(|rest| !rest.contains('&')) else {
+        let detail = format!("the only parameter is request_id, not {:?}", respond::shortened(query));
+        return Err(ask::bad_request(detail));
+    };
+    match percent_decode_str(encoded).decode_utf8() {
+        Ok(text) => Ok(Some(request_id_hash(&text))),
+        Err(error) => Err(ask::bad_request(format!("request_id: not UTF-8 when decoded: {error}"))),
     }
 }
 
@@ -83,48 +102,34 @@ fn unseen(failure: Failure) -> Problem {
 
 fn found(key: &str, look: &Look) -> Response {
     let Some(view) = &look.key else {
-        let detail = "nothing is known of this key: it was never used, or it is idle, and idle keys are forgotten";
+        let detail = "nothing is known of this key: no stored policy matches it, and it was never used or is idle, and idle \
+                      keys are forgotten";
         return respond::problem(&Problem::new(Code::NoLimit, detail).about(key));
     };
-    let retry_after = match view.limit.decide(view.next, look.now, &Ask::default()) {
-        Decision::Denied(denial) => denial.retry_after,
-        Decision::Granted { .. } | Decision::Never(_) => Span::ZERO,
-    };
+    let standing = &view.standing;
     respond::json(&KeyResponse {
         key: key.to_owned(),
-        limit: canonical(&view.limit),
+        limit: limit::canonical(&view.limit),
+        policy: view.rule.as_ref().map(|rule| rule.policy.to_string()),
+        policy_revision: view.rule.as_ref().map(|rule| rule.revision),
         now_ms: Millis::down_from_ns(look.now.0),
-        next_ms: Millis::up_from_ns(view.next.0),
-        reserved: view.reserved,
-        remaining: rate_limit::remaining(&view.limit, view.reserved),
-        in_flight: 0,
+        next_ms: Millis::up_from_ns(standing.next.0),
+        reserved: standing.reserved,
+        remaining: standing.remaining,
+        in_flight: standing.in_flight,
+        waiting: look.waiting,
+        position: look.position,
         permit: view.permit,
-        retry_after_ms: Millis::up_from_ns(retry_after.0),
+        retry_after_ms: Millis::up_from_ns(standing.retry_after.0),
     })
-}
-
-/// The shortest way to write a limit: text if all else is by default.
-fn canonical(limit: &Limit) -> api::Limit {
-    match limit {
-        Limit::Spacing(spacing) => {
-            let rate = spacing.rate().to_string();
-            let start_window = (spacing.start_window() > Span::ZERO).then(|| spacing.start_window().to_string());
-            let max_reserved = spacing.max_reserved();
-            if start_window.is_none() && max_reserved == MAX_RESERVED_DEFAULT {
-                return api::Limit::Text(rate);
-            }
-            let max_reserved = Some(u64::from(max_reserved));
-            api::Limit::Spacing(SpacingLimit { kind: Some(Kind::Spacing), rate, max_reserved, start_window })
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limiter::{Spacing, Time};
+    use crate::limiter::{Limit, Spacing, Span, Standing, Time};
     use crate::node::Refusal;
-    use crate::state::KeyView;
+    use crate::state::{KeyView, Rule};
     use http_body_util::BodyExt;
     use serde_json::{Value, json};
 
@@ -140,30 +145,39 @@ mod tests {
 
     #[tokio::test]
     async fn a_look_says_what_an_acquire_would_meet() {
-        let view = KeyView { limit: limit(1), next: Time(12_000_000_001), reserved: 1, permit: 7 };
-        let look = Look { now: Time(1_999), key: Some(view) };
+        let standing = Standing {
+            next: Time(12_000_000_001),
+            reserved: 1,
+            remaining: 0,
+            in_flight: 0,
+            retry_after: Span(5_999_999_000),
+            reset_after: Span(0),
+        };
+        let rule = Rule { policy: "github".into(), revision: 7, limit: limit(1) };
+        let view = KeyView { limit: limit(1), rule: Some(Arc::new(rule)), standing, permit: 7 };
+        let look = Look { now: Time(1_999), key: Some(view), waiting: 5, position: Some(2) };
         let (status, found) = body(found("k", &look)).await;
         assert_eq!(status, 200);
         assert_eq!(
             found,
-            json!({"key": "k", "limit": {"kind": "spacing", "rate": "1/6s", "max_reserved": 1}, "now_ms": 0.001,
-                   "next_ms": 12000.001, "reserved": 1, "remaining": 0, "in_flight": 0, "permit": 7,
-                   "retry_after_ms": 5999.999})
+            json!({"key": "k", "limit": {"kind": "spacing", "rate": "1/6s", "max_reserved": 1}, "policy": "github",
+                   "policy_revision": 7, "now_ms": 0.001, "next_ms": 12000.001, "reserved": 1, "remaining": 0,
+                   "in_flight": 0, "waiting": 5, "position": 2, "permit": 7, "retry_after_ms": 5999.999})
         );
-        let free = Look {
-            now: Time(12_000_000_001),
-            key: Some(KeyView { limit: limit(10), next: Time(12_000_000_001), reserved: 0, permit: 7 }),
-        };
-        let (_, found) = body(super::found("k", &free)).await;
-        assert_eq!(
-            (&found["limit"], &found["remaining"], &found["retry_after_ms"]),
-            (&json!("1/6s"), &json!(10), &json!(0))
-        );
+    }
+
+    #[test]
+    fn the_place_in_line_is_asked_for_by_request_id() {
+        assert_eq!(waiter(None), Ok(None));
+        assert_eq!(waiter(Some("request_id=a%20b")), Ok(Some(request_id_hash("a b"))));
+        for query in ["x=1", "request_id=a&b", "request_id=%FF"] {
+            assert_eq!(waiter(Some(query)).unwrap_err().code, Code::BadRequest, "{query}");
+        }
     }
 
     #[tokio::test]
     async fn an_idle_key_is_no_key() {
-        let (status, found) = body(found("k", &Look { now: Time(1), key: None })).await;
+        let (status, found) = body(found("k", &Look { now: Time(1), key: None, waiting: 0, position: None })).await;
         assert_eq!((status, &found["code"], &found["key"]), (404, &json!("no_limit"), &json!("k")));
         assert!(found["detail"].as_str().unwrap().contains("idle keys are forgotten"), "{found}");
     }

@@ -22,6 +22,7 @@ mod digest;
 mod guard;
 mod index;
 mod keys;
+mod limit;
 mod meters;
 mod metrics;
 mod openapi;

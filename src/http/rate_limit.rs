@@ -16,25 +16,13 @@ const SECOND_NS: u128 = 1_000_000_000;
 /// The largest integer of a structured field (RFC 8941, section 3.3.1).
 const INTEGER_MAX: u128 = 999_999_999_999_999;
 
-/// Says what `limit` is, that `remaining` more can be had, and that in `reset` it will be as if none had been.
-pub(super) fn insert(headers: &mut HeaderMap, limit: &Limit, remaining: u64, reset: Span) {
-    let (name, quota, window_secs) = policy(limit);
+/// Says what `limit` is, that `remaining` more can be had, and that in `reset` it will be as if none had been. The name is
+/// the stored policy's, or else the kind of the limit.
+pub(super) fn insert(headers: &mut HeaderMap, name: Option<&str>, limit: &Limit, remaining: u64, reset: Span) {
+    let name = name.unwrap_or(limit.kind());
+    let (quota, window_secs) = quota(limit);
     put(headers, POLICY, format!("\"{name}\";q={quota};w={window_secs}"));
     put(headers, STATE, format!("\"{name}\";r={remaining};t={}", reset.secs_up()));
-}
-
-/// How many more permits the limit would reserve.
-pub(super) fn remaining(limit: &Limit, reserved: u64) -> u64 {
-    match limit {
-        Limit::Spacing(spacing) => u64::from(spacing.max_reserved()).saturating_sub(reserved),
-    }
-}
-
-/// When the register is free again after a permit that lies `wait` ahead.
-pub(super) fn reset_after_grant(limit: &Limit, wait: Span, cost: u64) -> Span {
-    match limit {
-        Limit::Spacing(spacing) => wait.plus(spacing.unit().times(cost).unwrap_or(Span(u64::MAX))),
-    }
 }
 
 fn put(headers: &mut HeaderMap, name: HeaderName, text: String) {
@@ -43,15 +31,24 @@ fn put(headers: &mut HeaderMap, name: HeaderName, text: String) {
     }
 }
 
-/// Name, quota and window in seconds.
-fn policy(limit: &Limit) -> (&'static str, u128, u128) {
+/// Quota and window in seconds.
+fn quota(limit: &Limit) -> (u128, u128) {
     match limit {
         Limit::Spacing(spacing) => {
             let count = u128::from(spacing.rate().count());
             // A start window lies between any two slots, so it lengthens the time that `count` permits take.
             let window_ns = u128::from(spacing.rate().per().0) + count * u128::from(spacing.start_window().0);
-            let (quota, window_secs) = whole_seconds(count, window_ns);
-            ("spacing", quota, window_secs)
+            whole_seconds(count, window_ns)
+        }
+        // What a full bucket gives, and the time in which an empty one is full again, rounded up.
+        Limit::Bucket(bucket) => {
+            let refill_ns = u128::from(bucket.rate().interval().0) * u128::from(bucket.burst());
+            (u128::from(bucket.burst()), refill_ns.div_ceil(SECOND_NS).clamp(1, INTEGER_MAX))
+        }
+        Limit::Window(window) => whole_seconds(u128::from(window.count()), u128::from(window.rate().per().0)),
+        // Nothing comes back by itself before a lease has ended.
+        Limit::Concurrency(concurrency) => {
+            (u128::from(concurrency.max()), u128::from(concurrency.lease().secs_up().max(1)))
         }
     }
 }
@@ -72,7 +69,7 @@ const fn greatest_common_divisor(mut a: u128, mut b: u128) -> u128 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limiter::Spacing;
+    use crate::limiter::{Bucket, Concurrency, Spacing, Window};
 
     fn spacing(rate: &str, start_window_ms: u64, max_reserved: u32) -> Limit {
         Limit::Spacing(Spacing::new(rate.parse().unwrap(), Span::from_millis(start_window_ms), max_reserved).unwrap())
@@ -80,35 +77,42 @@ mod tests {
 
     #[test]
     fn a_window_is_whole_seconds_and_the_rate_stays_the_same() {
-        for (rate, start_window_ms, expected) in [
-            ("1/6s", 0, "\"spacing\";q=1;w=6"),
-            ("10/s", 0, "\"spacing\";q=10;w=1"),
-            ("100/1m", 0, "\"spacing\";q=100;w=60"),
-            ("5/250ms", 0, "\"spacing\";q=20;w=1"),
-            ("1/1500ms", 0, "\"spacing\";q=2;w=3"),
-            ("1/6s", 250, "\"spacing\";q=4;w=25"),
-            ("1/366d", 0, "\"spacing\";q=1;w=31622400"),
+        let bucket =
+            |rate: &str, burst| Limit::Bucket(Bucket::new(rate.parse().unwrap(), burst, Span::ZERO, 0).unwrap());
+        let window = |rate: &str| Limit::Window(Window::sliding(rate.parse().unwrap(), None).unwrap());
+        for (limit, expected) in [
+            (spacing("1/6s", 0, 1), "\"spacing\";q=1;w=6"),
+            (spacing("10/s", 0, 1), "\"spacing\";q=10;w=1"),
+            (spacing("100/1m", 0, 1), "\"spacing\";q=100;w=60"),
+            (spacing("5/250ms", 0, 1), "\"spacing\";q=20;w=1"),
+            (spacing("1/1500ms", 0, 1), "\"spacing\";q=2;w=3"),
+            (spacing("1/6s", 250, 1), "\"spacing\";q=4;w=25"),
+            (spacing("1/366d", 0, 1), "\"spacing\";q=1;w=31622400"),
+            (bucket("100/s", 50), "\"bucket\";q=50;w=1"),
+            (bucket("1/6s", 5), "\"bucket\";q=5;w=30"),
+            (window("100/60s"), "\"window\";q=100;w=60"),
+            (window("1/500ms"), "\"window\";q=2;w=1"),
+            (Limit::Concurrency(Concurrency::new(5, Span::from_millis(1_500)).unwrap()), "\"concurrency\";q=5;w=2"),
         ] {
             let mut headers = HeaderMap::new();
-            insert(&mut headers, &spacing(rate, start_window_ms, 1), 1, Span(1));
-            assert_eq!(headers[POLICY], expected, "{rate}");
+            insert(&mut headers, None, &limit, 1, Span(1));
+            assert_eq!(headers[POLICY], expected, "{limit:?}");
         }
     }
 
     #[test]
-    fn the_state_counts_down_to_zero_and_rounds_time_up() {
-        let limit = spacing("1/6s", 0, 10);
-        assert_eq!((remaining(&limit, 3), remaining(&limit, 10), remaining(&limit, 11)), (7, 0, 0));
+    fn a_stored_policy_gives_its_name_and_time_rounds_up() {
         let mut headers = HeaderMap::new();
-        let reset = reset_after_grant(&limit, Span::from_millis(1), 2);
-        insert(&mut headers, &limit, 7, reset);
-        assert_eq!(headers[STATE], "\"spacing\";r=7;t=13");
+        insert(&mut headers, Some("github"), &spacing("1/6s", 0, 10), 7, Span::from_millis(12_001));
+        assert_eq!(
+            (&headers[POLICY], &headers[STATE]),
+            (&HeaderValue::from_static("\"github\";q=1;w=6"), &HeaderValue::from_static("\"github\";r=7;t=13"))
+        );
     }
 
     #[test]
     fn the_widest_limits_stay_within_what_the_field_can_say() {
-        let widest = spacing("1000000000/366d", 366 * 86_400_000, 0);
-        let (_, quota, window_secs) = policy(&widest);
+        let (quota, window_secs) = quota(&spacing("1000000000/366d", 366 * 86_400_000, 0));
         assert!(quota <= INTEGER_MAX && window_secs <= INTEGER_MAX);
     }
 }

@@ -4,8 +4,8 @@
 //! path.
 
 use crate::limiter::Key;
-use crate::node::{ClusterView, DigestView, Failure, Handle, Look, Readiness, Verdict};
-use crate::state::Acquire;
+use crate::node::{ClusterView, DigestView, Failure, Handle, Look, Readiness, Rules, Verdict};
+use crate::state::{Acquire, Command};
 
 /// The node, or its stand-in.
 #[derive(Debug)]
@@ -16,19 +16,36 @@ pub(super) enum Upstream {
 }
 
 impl Upstream {
-    pub(super) async fn acquire(&self, acquire: Acquire) -> Result<Verdict, Failure> {
+    pub(super) async fn decide(&self, command: Command) -> Result<Verdict, Failure> {
         match self {
-            Self::Node(handle) => handle.acquire(acquire).await,
+            Self::Node(handle) => handle.decide(command).await,
             #[cfg(test)]
-            Self::Script(script) => (script.acquire)(acquire).await,
+            Self::Script(script) => (script.decide)(command).await,
         }
     }
 
-    pub(super) async fn look(&self, key: Key) -> Result<Look, Failure> {
+    /// Answers when the slot has come; dropped before that, gives back what it has.
+    pub(super) async fn acquire_held(&self, acquire: Acquire) -> Result<Verdict, Failure> {
         match self {
-            Self::Node(handle) => handle.look(key).await,
+            Self::Node(handle) => handle.acquire_held(acquire).await,
+            #[cfg(test)]
+            Self::Script(script) => (script.decide)(Command::Acquire(acquire)).await,
+        }
+    }
+
+    pub(super) async fn look(&self, key: Key, waiter: Option<u128>) -> Result<Look, Failure> {
+        match self {
+            Self::Node(handle) => handle.look(key, waiter).await,
             #[cfg(test)]
             Self::Script(script) => (script.look)(key).await,
+        }
+    }
+
+    pub(super) async fn rules(&self, name: Option<&str>) -> Result<Rules, Failure> {
+        match self {
+            Self::Node(handle) => handle.rules(name).await,
+            #[cfg(test)]
+            Self::Script(script) => (script.rules)(name.map(str::to_owned)).await,
         }
     }
 
@@ -69,9 +86,9 @@ impl Upstream {
 pub(super) mod scripted {
     //! A node that says what a test wants it to.
 
-    use super::{Acquire, ClusterView, DigestView, Failure, Key, Look, Readiness, Verdict};
+    use super::{ClusterView, Command, DigestView, Failure, Key, Look, Readiness, Rules, Verdict};
     use crate::limiter::{Span, Time};
-    use crate::state::{Grant, Outcome};
+    use crate::state::{Grant, Outcome, Permit};
     use futures::FutureExt;
     use futures::future::{BoxFuture, pending, ready};
     use std::fmt;
@@ -80,7 +97,8 @@ pub(super) mod scripted {
 
     /// By default every acquire is granted at once, and whatever needs a majority never answers.
     pub(in crate::http) struct Script {
-        pub(in crate::http) acquire: Answering<Acquire, Result<Verdict, Failure>>,
+        pub(in crate::http) decide: Answering<Command, Result<Verdict, Failure>>,
+        pub(in crate::http) rules: Answering<Option<String>, Result<Rules, Failure>>,
         pub(in crate::http) look: Answering<Key, Result<Look, Failure>>,
         pub(in crate::http) digest: Box<dyn Fn() -> BoxFuture<'static, DigestView> + Send + Sync>,
         pub(in crate::http) cluster: ClusterView,
@@ -90,16 +108,17 @@ pub(super) mod scripted {
 
     /// A permit that is free now.
     pub(in crate::http) fn granted() -> Verdict {
+        let first = Permit { number: 7, reserved: 0, remaining: 10, reset_after: Span::from_secs(6), rule: None };
         let grant = Grant {
-            permit: 7,
             slot: Time(1_000_000),
             stamp: Time(1_000_000),
-            reserved: 0,
+            first,
+            more: Vec::new(),
             start_before: None,
             expires_at: None,
             replayed: false,
         };
-        Verdict { outcome: Outcome::Granted(grant), wait: Span::ZERO, expired: false }
+        Verdict { outcome: Outcome::Granted(grant), at: Time(1_000_000) }
     }
 
     impl Default for Script {
@@ -113,7 +132,8 @@ pub(super) mod scripted {
                 nodes: Vec::new(),
             };
             Self {
-                acquire: Box::new(|_| ready(Ok(granted())).boxed()),
+                decide: Box::new(|_| ready(Ok(granted())).boxed()),
+                rules: Box::new(|_| pending().boxed()),
                 look: Box::new(|_| pending().boxed()),
                 digest: Box::new(|| pending().boxed()),
                 cluster,

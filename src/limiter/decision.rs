@@ -3,40 +3,39 @@
 use super::time::{Span, Time};
 use serde::{Deserialize, Serialize};
 
-/// The terms of one request: how much, and how long it would wait.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ask {
-    /// How many permits' worth of capacity this one takes; at least 1.
-    pub cost: u64,
+/// The terms of one request: how soon, and how long it would wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Terms {
     /// The earliest useful slot is this far ahead: the answer still has to travel to the worker.
     pub lead: Span,
-    /// The longest acceptable time until the slot; `None` leaves it to `max_reserved`.
+    /// The longest acceptable time until the slot; `None` leaves it to the limit.
     pub max_wait: Option<Span>,
     /// Take only what is free at this very instant.
     pub free_now_only: bool,
 }
 
-/// One permit, now or as soon as the limit reserves one.
-impl Default for Ask {
-    fn default() -> Self {
-        Self { cost: 1, lead: Span::ZERO, max_wait: None, free_now_only: false }
-    }
-}
-
-/// The verdict of a limit on one request.
+/// The verdict on one request. Where several limits are asked at once, `by` is the place of the one that refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decision {
-    /// The permit's slot, and what the register becomes.
+    /// The first instant the worker may start, the same for all limits.
     Granted {
-        /// The first instant the worker may start.
+        /// In cluster time.
         slot: Time,
-        /// The first instant the permit after it may take.
-        next: Time,
     },
-    /// Over the limit; the register stays as it was.
-    Denied(Denial),
-    /// No state of the register could ever grant this; says why.
-    Never(String),
+    /// Over the limit; nothing changes.
+    Denied {
+        /// Which limit refused.
+        by: usize,
+        /// Why, and for how long.
+        denial: Denial,
+    },
+    /// No state could ever grant this; says why.
+    Never {
+        /// Which limit refuses.
+        by: usize,
+        /// For a person.
+        why: String,
+    },
 }
 
 /// Why a request was denied and when the same one could be granted if nobody else came.
@@ -44,7 +43,7 @@ pub enum Decision {
 pub struct Denial {
     /// Which rule refused.
     pub reason: Reason,
-    /// From now, in cluster time.
+    /// From now, in cluster time. Of several limits that refuse it is the longest: a lower bound for all of them together.
     pub retry_after: Span,
 }
 
@@ -57,6 +56,10 @@ pub enum Reason {
     WouldWaitTooLong,
     /// Only a permit free now was wanted.
     NotFreeNow,
+    /// The window has no room now.
+    WindowFull,
+    /// As many as may be are in flight.
+    InFlightFull,
 }
 
 impl Reason {
@@ -66,6 +69,8 @@ impl Reason {
             Self::ReservationsFull => "reservations_full",
             Self::WouldWaitTooLong => "would_wait_too_long",
             Self::NotFreeNow => "not_free_now",
+            Self::WindowFull => "window_full",
+            Self::InFlightFull => "in_flight_full",
         }
     }
 }

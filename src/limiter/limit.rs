@@ -1,17 +1,29 @@
-//! A limit of any kind. Today there is one kind; the others get their variant, their file and their oracle.
+//! A limit of any kind.
 
-use super::decision::{Ask, Decision};
+use super::bucket::Bucket;
+use super::concurrency::Concurrency;
+use super::decision::Terms;
+use super::pace::Pace;
 use super::rate::RateError;
 use super::spacing::Spacing;
+use super::start;
 use super::time::{Span, Time};
+use super::window::Window;
+use crate::limits::COST_MAX;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// What a key is limited to.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Limit {
     /// One permit every interval, no burst.
     Spacing(Spacing),
+    /// So many at once, then one every interval.
+    Bucket(Bucket),
+    /// So many in any period.
+    Window(Window),
+    /// So many in flight.
+    Concurrency(Concurrency),
 }
 
 /// Why a limit is no limit.
@@ -38,38 +50,67 @@ impl LimitError {
 }
 
 impl Limit {
-    /// Decides one request against the register `next`. Pure: applying the decision is the caller's.
-    pub fn decide(&self, next: Time, now: Time, ask: &Ask) -> Decision {
-        match self {
-            Self::Spacing(spacing) => spacing.decide(next, now, ask),
+    /// Why no state could grant this request, if that is so.
+    pub fn never(&self, cost: u64, terms: &Terms) -> Option<String> {
+        if cost == 0 || cost > COST_MAX {
+            return Some(format!("cost {cost} lies outside 1 to {COST_MAX}"));
         }
+        let never = match self {
+            Self::Spacing(spacing) => spacing.pace().never(cost, terms.lead),
+            Self::Bucket(bucket) => bucket.pace().never(cost, terms.lead),
+            Self::Window(window) => window.never(cost),
+            Self::Concurrency(concurrency) => concurrency.never(cost),
+        };
+        let longest = if terms.free_now_only { Some(Span::ZERO) } else { terms.max_wait };
+        never.or_else(|| {
+            longest
+                .filter(|longest| terms.lead > *longest)
+                .map(|_| format!("a lead of {} is longer than the longest wait asked for", terms.lead))
+        })
     }
 
-    /// Why no state of the register could grant this request, if that is so.
-    pub fn never(&self, ask: &Ask) -> Option<String> {
-        match self {
-            Self::Spacing(spacing) => spacing.never(ask),
-        }
-    }
-
-    /// Permits that lie in the future when the last one lies at `slot`.
-    pub fn outstanding(&self, slot: Time, now: Time) -> u64 {
-        match self {
-            Self::Spacing(spacing) => spacing.outstanding(slot, now),
-        }
-    }
-
-    /// How long after the first send a permit stays usable; `None` when it does not expire.
+    /// How long after the first send a permit stays usable, rounded down; `None` when it does not expire.
     pub fn start_before(&self, slot: Time, stamp: Time) -> Option<Span> {
-        match self {
-            Self::Spacing(spacing) => spacing.start_before(slot, stamp),
-        }
+        let (window, interval) = self.usable()?;
+        Some(start::before(window, interval, slot.since(stamp)))
     }
 
     /// The instant after which an answer with this slot is too late to be used; `None` when it never is.
     pub fn expires_at(&self, slot: Time) -> Option<Time> {
+        self.usable().map(|(window, _)| slot.after(window))
+    }
+
+    /// How long after it sent a renewal the holder of a lease that ends in `lease` has to stop, rounded down.
+    pub fn lease_before(lease: Span) -> Span {
+        start::before(lease, Span::ZERO, Span::ZERO)
+    }
+
+    /// How long a permit may be used from its slot on, and what keeps two of them apart; `None` when for ever.
+    fn usable(&self) -> Option<(Span, Span)> {
         match self {
-            Self::Spacing(spacing) => spacing.expires_at(slot),
+            Self::Concurrency(concurrency) => Some((concurrency.lease(), Span::ZERO)),
+            Self::Window(_) => None,
+            Self::Spacing(_) | Self::Bucket(_) => {
+                self.pace().map(|pace| (pace.start_window, pace.interval())).filter(|(window, _)| *window > Span::ZERO)
+            }
+        }
+    }
+
+    pub(super) const fn pace(&self) -> Option<Pace> {
+        match self {
+            Self::Spacing(spacing) => Some(spacing.pace()),
+            Self::Bucket(bucket) => Some(bucket.pace()),
+            Self::Window(_) | Self::Concurrency(_) => None,
+        }
+    }
+
+    /// The word on the wire.
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Spacing(_) => "spacing",
+            Self::Bucket(_) => "bucket",
+            Self::Window(_) => "window",
+            Self::Concurrency(_) => "concurrency",
         }
     }
 }

@@ -2,9 +2,9 @@
 //!
 //! One hop at most: a node that is asked and does not lead says so, and the asking node looks again who does.
 
-use super::verdict::{Look, Verdict};
+use super::verdict::{Look, Rules, Verdict};
 use crate::limiter::Key;
-use crate::state::Acquire;
+use crate::state::{Acquire, Command, Withdraw};
 use serde::{Deserialize, Serialize};
 
 /// A question to another node.
@@ -12,12 +12,29 @@ use serde::{Deserialize, Serialize};
 pub(super) enum Question {
     /// A request that has not left the leader's queue after `queued_ms` is not worth waiting for.
     Decide {
-        acquire: Acquire,
+        command: Command,
         queued_ms: u64,
+        within_ms: u64,
+    },
+    /// Waits in line until there is a place, `wait_ms` at most; for ever if that is absent.
+    Wait {
+        acquire: Acquire,
+        wait_ms: Option<u64>,
+    },
+    /// Whoever waited has gone away.
+    Leave {
+        withdraw: Withdraw,
         within_ms: u64,
     },
     Look {
         key: Key,
+        /// The id of a request whose place in line is wanted.
+        waiter: Option<u128>,
+        within_ms: u64,
+    },
+    /// The stored rules, or one of them.
+    Rules {
+        name: Option<String>,
         within_ms: u64,
     },
     Report,
@@ -28,6 +45,7 @@ pub(super) enum Question {
 pub(super) enum Reply {
     Decided(Verdict),
     Looked(Look),
+    Rules(Rules),
     Report(Report),
     /// Certainly not applied.
     NotLeading,

@@ -1,30 +1,26 @@
 //! What the rest of the program holds of a running node: cheap to clone, safe to share.
 
-use super::forward::{Question, Reply, Report};
+use super::forward::Reply;
+use super::held::{Held, Leaving};
 use super::proposer::Proposer;
-use super::queue::Decided;
 use super::reach::Reach;
-use super::verdict::{Failure, Look, Refusal, Verdict};
+use super::search::{Attempt, Search, Task};
+use super::verdict::{Failure, Look, Refusal, Rules, Verdict};
 use super::views::{ClusterView, DigestView, MemberView, Readiness};
+use super::waitroom::Waitroom;
 use crate::clock::Deadline;
-use crate::limiter::{Key, Span, Time};
-use crate::limits::LEADER_WAIT_MS;
-use crate::raft::{self, CallError, Consensus, ReadRefused, Status};
-use crate::state::{Acquire, Outcome};
+use crate::limiter::Key;
+use crate::raft::Consensus;
+use crate::state::{Acquire, Command, Outcome};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// A pause between two attempts, unless somebody else comes to lead first.
-const RETRY_PAUSE: Duration = Duration::from_millis(10);
-/// When a refused client should come back: an election takes about as long.
-const RETRY_AFTER: Span = Span::from_millis(500);
-
 /// A running node, as the rest of the program holds it.
 #[derive(Clone)]
 pub struct Handle {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
 }
 
 impl std::fmt::Debug for Handle {
@@ -37,24 +33,14 @@ impl std::fmt::Debug for Handle {
 pub(super) struct Shared {
     pub(super) me: u64,
     pub(super) consensus: Arc<Consensus>,
-    pub(super) proposer: Proposer,
+    pub(super) proposer: Arc<Proposer>,
+    pub(super) waitroom: Arc<Waitroom>,
     pub(super) reach: Arc<Reach>,
     pub(super) request_timeout: Duration,
     /// Set when the node begins to go down: it still serves, but should not get new traffic.
-    pub(super) draining: AtomicBool,
+    pub(super) draining: watch::Sender<bool>,
     /// Set when it does not serve any more.
     pub(super) closed: AtomicBool,
-}
-
-/// How one attempt at the current leader ended.
-enum Attempt<T> {
-    Done(T),
-    /// Certainly not applied; another attempt is safe.
-    Again(Refusal, String),
-    /// Certainly not applied; another attempt makes no sense now.
-    GiveUp(Refusal, String),
-    /// May or may not be applied.
-    Unknown(String),
 }
 
 impl Handle {
@@ -62,136 +48,73 @@ impl Handle {
         Self { shared }
     }
 
-    /// Decides one request: here if this node leads, else at the leader.
+    /// Decides one command: here if this node leads, else at the leader.
     ///
     /// Elections and lost leaders are retried within the deadline where nothing can have been consumed. Where something
-    /// may have been, a request with an id is retried too, because its permit is the same one; but then only a grant is an
-    /// answer: a denial would say that nothing was consumed, and the first attempt may still be.
-    pub async fn acquire(&self, acquire: Acquire) -> Result<Verdict, Failure> {
+    /// may have been, a command that takes effect at most once is retried too; but then only an answer that leaves no doubt is
+    /// one: a denial would say that nothing was consumed, and the first attempt may still be.
+    pub async fn decide(&self, command: Command) -> Result<Verdict, Failure> {
         let deadline = Deadline::after(self.shared.request_timeout);
-        let mut search = self.search();
-        let mut unknown = None;
+        let mut search = Search::new(&self.shared);
+        let mut doubt = None;
         loop {
-            match self.decide(&acquire, search.until, deadline).await {
-                Attempt::Done(verdict) => {
-                    let granted = matches!(verdict.outcome, Outcome::Granted(_));
-                    return match unknown {
-                        Some(detail) if !granted => Err(Failure::Unknown { detail }),
+            match search.attempt(&Task::Decide(&command), deadline).await {
+                Attempt::Done(Reply::Decided(verdict)) => {
+                    return match doubt {
+                        Some(detail) if !leaves_no_doubt(&verdict.outcome) => Err(Failure::Unknown { detail }),
                         _ => Ok(verdict),
                     };
                 }
-                Attempt::Unknown(detail) if acquire.identity.is_none() => return Err(Failure::Unknown { detail }),
-                Attempt::Unknown(detail) => unknown = Some(detail),
+                Attempt::Done(_) => doubt = Some("the leader answered another question".to_owned()),
+                Attempt::Unknown(detail) if !may_be_repeated(&command) => return Err(Failure::Unknown { detail }),
+                Attempt::Unknown(detail) => doubt = Some(detail),
                 Attempt::GiveUp(refusal, detail) => search.give_up(refusal, detail),
                 Attempt::Again(refusal, detail) => search.failed(refusal, detail),
             }
             if let Err(failure) = search.again(deadline).await {
-                return Err(unknown.map_or(failure, |detail| Failure::Unknown { detail }));
+                return Err(doubt.map_or(failure, |detail| Failure::Unknown { detail }));
             }
         }
     }
 
-    /// Looks at a key without consuming anything; linearizable.
-    pub async fn look(&self, key: Key) -> Result<Look, Failure> {
+    /// Decides one request, waiting in line for a place if there is none, and answers when its slot has come. Dropped before
+    /// that, it leaves the line or gives its permit back.
+    ///
+    /// The request has an identity and a claim of its own. Without `max_wait` it waits for as long as it takes.
+    pub async fn acquire_held(&self, acquire: Acquire) -> Result<Verdict, Failure> {
+        let leaving = Leaving::new(self, &acquire);
+        Held { handle: self, acquire, leaving }.run().await
+    }
+
+    /// Looks at a key without consuming anything; linearizable. Says where in line the request `waiter` stands.
+    pub async fn look(&self, key: Key, waiter: Option<u128>) -> Result<Look, Failure> {
+        match self.read(&Task::Look(&key, waiter)).await? {
+            Reply::Looked(look) => Ok(look),
+            _ => Err(another_question()),
+        }
+    }
+
+    /// Looks at all stored rules, or at one; linearizable.
+    pub async fn rules(&self, name: Option<&str>) -> Result<Rules, Failure> {
+        match self.read(&Task::Rules(name)).await? {
+            Reply::Rules(rules) => Ok(rules),
+            _ => Err(another_question()),
+        }
+    }
+
+    /// A question that changes nothing: an unanswered one is safe to repeat.
+    async fn read(&self, task: &Task<'_>) -> Result<Reply, Failure> {
         let deadline = Deadline::after(self.shared.request_timeout);
-        let mut search = self.search();
+        let mut search = Search::new(&self.shared);
         loop {
-            match self.look_once(&key, deadline).await {
-                Attempt::Done(look) => return Ok(look),
+            match search.attempt(task, deadline).await {
+                Attempt::Done(reply) => return Ok(reply),
                 Attempt::GiveUp(refusal, detail) => search.give_up(refusal, detail),
                 Attempt::Again(refusal, detail) => search.failed(refusal, detail),
-                // A look consumes nothing, so an unanswered one is safe to repeat.
                 Attempt::Unknown(detail) => search.failed(Refusal::NoLeader, detail),
             }
             search.again(deadline).await?;
         }
-    }
-
-    fn search(&self) -> Search {
-        Search {
-            status: self.shared.consensus.status(),
-            until: Deadline::after(Duration::from_millis(LEADER_WAIT_MS)),
-            last: (Refusal::NoLeader, String::new()),
-            over: false,
-        }
-    }
-
-    async fn decide(&self, acquire: &Acquire, queued_until: Deadline, deadline: Deadline) -> Attempt<Verdict> {
-        if self.shared.closed.load(Ordering::Acquire) {
-            return Attempt::GiveUp(Refusal::ShuttingDown, "this node is going down".to_owned());
-        }
-        let within_ms = millis(deadline.remaining());
-        let reply = match self.leader() {
-            Leader::Me => self.shared.decide_here(acquire.clone(), queued_until, deadline).await,
-            Leader::Other(node) => {
-                let queued_ms = millis(queued_until.remaining());
-                let question = Question::Decide { acquire: acquire.clone(), queued_ms, within_ms };
-                match self.ask(node, &question, deadline).await {
-                    Ok(reply) => reply,
-                    Err(attempt) => return attempt,
-                }
-            }
-            Leader::None(refusal, detail) => return Attempt::Again(refusal, detail),
-        };
-        match reply {
-            Reply::Decided(verdict) => Attempt::Done(verdict),
-            other => refused(other),
-        }
-    }
-
-    async fn look_once(&self, key: &Key, deadline: Deadline) -> Attempt<Look> {
-        let within_ms = millis(deadline.remaining());
-        let reply = match self.leader() {
-            Leader::Me => self.shared.look_here(key, deadline).await,
-            Leader::Other(node) => {
-                match self.ask(node, &Question::Look { key: key.clone(), within_ms }, deadline).await {
-                    Ok(reply) => reply,
-                    Err(attempt) => return attempt,
-                }
-            }
-            Leader::None(refusal, detail) => return Attempt::Again(refusal, detail),
-        };
-        match reply {
-            Reply::Looked(look) => Attempt::Done(look),
-            other => refused(other),
-        }
-    }
-
-    /// Asks the leader, over the connection between peers.
-    async fn ask<T>(&self, leader: u64, question: &Question, deadline: Deadline) -> Result<Reply, Attempt<T>> {
-        let mut status = self.shared.consensus.status();
-        let answer = tokio::select! {
-            answer = self.shared.consensus.forward(leader, raft::encode(question).into(), deadline.remaining()) => answer,
-            // It may be frozen: whoever leads now is the one to ask, for those who may ask again.
-            _ = status.wait_for(|now| now.leading.is_some() || now.leader.is_some_and(|known| known != leader)) => {
-                Err(CallError::Lost("another node leads by now".to_owned()))
-            }
-        };
-        match answer {
-            Ok(bytes) => raft::decode(&bytes).map_err(|error| Attempt::Unknown(error.to_string())),
-            Err(CallError::NotSent(why)) => Err(Attempt::Again(
-                self.no_leader_kind(),
-                format!("the leader, node {leader}, cannot be reached: {why}"),
-            )),
-            Err(error @ (CallError::Lost(_) | CallError::Failed(_))) => {
-                Err(Attempt::Unknown(format!("the leader, node {leader}, did not answer: {error}")))
-            }
-        }
-    }
-
-    fn leader(&self) -> Leader {
-        let status = self.shared.consensus.status();
-        let status = status.borrow();
-        match (status.leading, status.leader) {
-            (Some(_), _) => Leader::Me,
-            (None, Some(node)) if node != self.shared.me => Leader::Other(node),
-            _ => Leader::None(self.no_leader_kind(), "no leader is elected".to_owned()),
-        }
-    }
-
-    /// Without a leader: is that because a majority is out of reach?
-    fn no_leader_kind(&self) -> Refusal {
-        if self.shared.reaches_majority() { Refusal::NoLeader } else { Refusal::NoQuorum }
     }
 
     /// The cluster as this node sees it.
@@ -248,64 +171,39 @@ impl Handle {
             Some(_) => Ok(()),
             None => Err("no leader that reaches a majority is known".to_owned()),
         };
-        let draining = self.shared.draining.load(Ordering::Acquire);
+        let draining = *self.shared.draining.borrow();
         let running = if draining { Err("this node is going down".to_owned()) } else { Ok(()) };
         let consensus = status.fatal.map_or(Ok(()), Err);
         Readiness { checks: vec![("consensus", consensus), ("leader", leader), ("running", running)] }
     }
 }
 
-/// Where a request should go.
-enum Leader {
-    Me,
-    Other(u64),
-    None(Refusal, String),
-}
-
-/// The patience of one request that looks for a leader.
-struct Search {
-    status: watch::Receiver<Status>,
-    until: Deadline,
-    last: (Refusal, String),
-    over: bool,
-}
-
-impl Search {
-    fn failed(&mut self, refusal: Refusal, detail: String) {
-        self.last = (refusal, detail);
-    }
-
-    fn give_up(&mut self, refusal: Refusal, detail: String) {
-        self.last = (refusal, detail);
-        self.over = true;
-    }
-
-    /// Waits until another attempt makes sense, or says why there will be none.
-    async fn again(&mut self, deadline: Deadline) -> Result<(), Failure> {
-        if self.over || self.until.passed() || deadline.passed() {
-            let (refusal, detail) = (self.last.0, std::mem::take(&mut self.last.1));
-            return Err(Failure::Refused { refusal, detail, retry_after: RETRY_AFTER });
-        }
-        // Someone else may lead by then, or the same leader may have its quorum back.
-        let _ = tokio::time::timeout(RETRY_PAUSE, self.status.changed()).await;
-        Ok(())
+/// Whether a command may be put to the cluster again when nobody knows what became of it.
+fn may_be_repeated(command: &Command) -> bool {
+    match command {
+        Command::Acquire(acquire) => acquire.identity.is_some(),
+        Command::Several(several) => several.acquires.iter().all(|acquire| acquire.identity.is_some()),
+        _ => true,
     }
 }
 
-fn refused<T>(reply: Reply) -> Attempt<T> {
-    match reply {
-        Reply::NotLeading => Attempt::Again(Refusal::NoLeader, "leadership is changing hands".to_owned()),
-        Reply::NoQuorum => Attempt::Again(Refusal::NoQuorum, "the leader does not reach a majority".to_owned()),
-        Reply::Overloaded => Attempt::GiveUp(Refusal::Overloaded, "the leader's queue is full".to_owned()),
-        Reply::Unknown(why) => Attempt::Unknown(why),
-        Reply::Decided(_) | Reply::Looked(_) | Reply::Report(_) => {
-            Attempt::Unknown("the leader answered another question".to_owned())
-        }
+/// Whether this answer is true whatever became of an earlier attempt.
+fn leaves_no_doubt(outcome: &Outcome) -> bool {
+    match outcome {
+        Outcome::Granted(_)
+        | Outcome::Released(true)
+        | Outcome::Renewed { .. }
+        | Outcome::Withdrawn(_)
+        | Outcome::Reset(_)
+        | Outcome::PolicyPut { .. }
+        | Outcome::PolicyDeleted { .. } => true,
+        Outcome::Several(all) => all.iter().all(leaves_no_doubt),
+        _ => false,
     }
 }
 
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+fn another_question() -> Failure {
+    Failure::Unknown { detail: "the leader answered another question".to_owned() }
 }
 
 impl Shared {
@@ -317,49 +215,14 @@ impl Shared {
         lives.then_some(leader)
     }
 
-    fn reaches_majority(&self) -> bool {
+    pub(super) fn reaches_majority(&self) -> bool {
         let members = self.consensus.progress().members;
         let reachable = members.keys().filter(|id| **id == self.me || self.reach.report(**id).is_some());
         reachable.count() * 2 > members.len()
     }
 
-    /// Answers a question of another node, or of this one.
-    pub(super) async fn answer(&self, question: Question) -> Reply {
-        match question {
-            Question::Decide { acquire, queued_ms, within_ms } => {
-                let after = |ms| Deadline::after(Duration::from_millis(ms));
-                self.decide_here(acquire, after(queued_ms), after(within_ms)).await
-            }
-            Question::Look { key, within_ms } => {
-                self.look_here(&key, Deadline::after(Duration::from_millis(within_ms))).await
-            }
-            Question::Report => {
-                let progress = self.consensus.progress();
-                let role = self.consensus.status().borrow().role.to_owned();
-                Reply::Report(Report { role, last_log: progress.last_log, applied: progress.applied })
-            }
-        }
-    }
-
-    async fn decide_here(&self, acquire: Acquire, queued_until: Deadline, deadline: Deadline) -> Reply {
-        let Some(waiting) = self.proposer.submit(acquire) else { return Reply::Overloaded };
-        match waiting.until(queued_until, deadline).await {
-            Decided::Verdict(verdict) => Reply::Decided(verdict),
-            Decided::NotLeading => Reply::NotLeading,
-            Decided::NoQuorum => Reply::NoQuorum,
-            Decided::Unknown(why) => Reply::Unknown(why),
-        }
-    }
-
-    async fn look_here(&self, key: &Key, deadline: Deadline) -> Reply {
-        let confirmed = tokio::time::timeout_at(deadline.instant(), self.consensus.read_index()).await;
-        match confirmed {
-            Ok(Ok(())) => {}
-            Ok(Err(ReadRefused::NotLeading)) => return Reply::NotLeading,
-            Ok(Err(ReadRefused::NoQuorum)) | Err(_) => return Reply::NoQuorum,
-        }
-        // Without a timeline of its own (leadership was just lost) the state's own time is a lower bound all the same.
-        let (now, key) = self.consensus.view(key, self.proposer.time().unwrap_or(Time::ZERO));
-        Reply::Looked(Look { now, key })
+    /// Whether this node has stopped serving.
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
     }
 }

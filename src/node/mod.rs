@@ -8,19 +8,23 @@
 //!
 //! Not here: how entries are agreed on and stored (`raft/`), what clients send (`http/`).
 
+mod answer;
 mod forward;
 mod handle;
+mod held;
 mod options;
 mod proposer;
 mod queue;
 mod reach;
 mod running;
+mod search;
 mod verdict;
 mod views;
+mod waitroom;
 
 pub use crate::raft::StartError;
 pub use handle::Handle;
 pub use options::Options;
 pub use running::{Node, start, start_with};
-pub use verdict::{Failure, Look, Refusal, Verdict};
+pub use verdict::{Failure, Look, Refusal, Rules, Verdict};
 pub use views::{ClusterView, DigestView, MemberView, Readiness};

@@ -7,11 +7,13 @@
 use super::queue::{Decided, Pending, Queue, Ticket, Waiting};
 use super::verdict::Verdict;
 use crate::clock::{Clocks, Deadline, Timeline};
-use crate::limiter::{Span, Time};
-use crate::limits::{BATCH_COMMANDS_MAX, BATCHES_IN_FLIGHT_MAX, LEADER_WAIT_MS, PROPOSALS_QUEUED_MAX};
+use crate::limiter::Time;
+use crate::limits::{
+    BATCH_COMMANDS_MAX, BATCH_WEIGHT_MAX, BATCHES_IN_FLIGHT_MAX, LEADER_WAIT_MS, PROPOSALS_QUEUED_MAX,
+};
 use crate::metric_names;
 use crate::raft::{Consensus, Proposed, Status};
-use crate::state::{Acquire, Applied, Batch, LeaderId, Outcome, Stamp};
+use crate::state::{Applied, Batch, Command, LeaderId, Stamp};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
@@ -64,8 +66,8 @@ impl Proposer {
     }
 
     /// Queues a request; `None` when the queue is full.
-    pub(super) fn submit(&self, acquire: Acquire) -> Option<Waiting> {
-        self.queue.submit(acquire)
+    pub(super) fn submit(&self, command: Command) -> Option<Waiting> {
+        self.queue.submit(command)
     }
 
     /// Cluster time on this leader's own timeline; `None` while it does not lead.
@@ -91,20 +93,22 @@ impl Proposer {
 impl Shared {
     async fn run(self: Arc<Self>, mut tickets: mpsc::Receiver<Ticket>, mut status: watch::Receiver<Status>) {
         let mut paused = self.paused.subscribe();
-        let mut batch = Vec::new();
+        let mut gathered = Vec::new();
         let mut next_tick = Deadline::after(TICK);
         loop {
             // The place in flight comes first: everything that queues up while it is awaited rides along.
             let place = tokio::time::timeout(STALLED, Arc::clone(&self.in_flight).acquire_owned()).await;
             let Ok(place) = place else {
                 // Nothing has come back for so long: what waits is told so, and the queue stays usable.
-                self.bounce(&mut tickets);
+                self.bounce(&mut gathered, &mut tickets);
                 continue;
             };
             let Ok(place) = place else { return };
             let leads = self.follow(&mut status);
             let held = *paused.borrow_and_update() && leads;
+            let left_over = !gathered.is_empty() && !held;
             tokio::select! {
+                biased;
                 changed = status.changed() => {
                     if changed.is_err() {
                         return;
@@ -112,22 +116,21 @@ impl Shared {
                     continue;
                 }
                 _ = paused.changed() => continue,
-                taken = tickets.recv_many(&mut batch, BATCH_COMMANDS_MAX), if !held => {
+                () = std::future::ready(()), if left_over => {}
+                taken = tickets.recv_many(&mut gathered, BATCH_COMMANDS_MAX), if !held => {
                     if taken == 0 {
                         return;
                     }
                 }
                 () = tokio::time::sleep_until(next_tick.instant()), if leads && !held => {}
             }
-            let taken = batch.len();
-            batch.retain(Ticket::take);
-            self.pending.changed(0, taken - batch.len());
+            let batch = self.take(&mut gathered);
             // Leadership may have changed while this waited: the stamp is made under what holds now.
             self.follow(&mut status);
             next_tick = Deadline::after(TICK);
             match self.stamp() {
-                Some((tenure, stamp)) => self.propose(tenure, stamp, std::mem::take(&mut batch), place).await,
-                None => self.answer_all(batch.drain(..), || Decided::NotLeading),
+                Some((tenure, stamp)) => self.propose(tenure, stamp, batch, place).await,
+                None => self.answer_all(batch.into_iter(), || Decided::NotLeading),
             }
         }
     }
@@ -140,8 +143,22 @@ impl Shared {
         Some((*tenure, Stamp { leader: tenure.leader, time }))
     }
 
-    fn bounce(&self, tickets: &mut mpsc::Receiver<Ticket>) {
-        let mut waiting = Vec::new();
+    /// Takes as many tickets as make one entry: one command may be a thousand requests.
+    fn take(&self, gathered: &mut Vec<Ticket>) -> Vec<Ticket> {
+        let mut weight = 0;
+        let fitting = gathered.iter().take_while(|ticket| {
+            weight += ticket.command.weight();
+            weight <= BATCH_WEIGHT_MAX
+        });
+        let count = fitting.count().max(1).min(gathered.len());
+        let mut batch: Vec<_> = gathered.drain(..count).collect();
+        batch.retain(Ticket::take);
+        self.pending.changed(0, count - batch.len());
+        batch
+    }
+
+    fn bounce(&self, gathered: &mut Vec<Ticket>, tickets: &mut mpsc::Receiver<Ticket>) {
+        let mut waiting = std::mem::take(gathered);
         while let Ok(ticket) = tickets.try_recv() {
             waiting.push(ticket);
         }
@@ -193,9 +210,9 @@ impl Shared {
             Proposed::Applied(Applied::Decided { outcomes, .. }) => {
                 assert_eq!(outcomes.len(), all, "one outcome per command");
                 // T_r: read when answering, on the timeline of the proposer, also if it does not lead any more.
-                let now = tenure.timeline.at(self.clocks.read());
+                let at = tenure.timeline.at(self.clocks.read());
                 for (answer, outcome) in answers.into_iter().zip(outcomes) {
-                    let _ = answer.send(Decided::Verdict(verdict(outcome, now)));
+                    let _ = answer.send(Decided::Verdict(Verdict { outcome, at }));
                 }
             }
             Proposed::Applied(Applied::StaleStamp | Applied::Nothing) | Proposed::NotLeading => {
@@ -225,43 +242,5 @@ fn send_all(answers: Vec<oneshot::Sender<Decided>>, decided: impl Fn() -> Decide
     for answer in answers {
         // A caller that has gone away does not want to know.
         let _ = answer.send(decided());
-    }
-}
-
-fn verdict(outcome: Outcome, now: Time) -> Verdict {
-    match outcome {
-        Outcome::Granted(grant) => Verdict {
-            wait: grant.slot.since(now),
-            expired: grant.expires_at.is_some_and(|at| now > at),
-            outcome: Outcome::Granted(grant),
-        },
-        other => Verdict { wait: Span::ZERO, expired: false, outcome: other },
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::state::Grant;
-
-    fn granted(slot: u64, expires_at: Option<u64>) -> Outcome {
-        let (slot, stamp) = (Time(slot), Time(0));
-        let expires_at = expires_at.map(Time);
-        Outcome::Granted(Grant { permit: 1, slot, stamp, reserved: 0, start_before: None, expires_at, replayed: false })
-    }
-
-    /// "`wait_ms`: start no earlier than this long after you received the answer": counted from the reading at the answer.
-    #[test]
-    fn the_wait_counts_from_the_answer() {
-        assert_eq!(verdict(granted(1_000, None), Time(400)).wait, Span(600));
-        assert_eq!(verdict(granted(1_000, None), Time(1_700)).wait, Span::ZERO);
-    }
-
-    /// "A server that answers after `S + W` answers expired, not granted."
-    #[test]
-    fn a_late_answer_is_expired_only_with_a_window() {
-        assert!(!verdict(granted(1_000, Some(1_250)), Time(1_250)).expired);
-        assert!(verdict(granted(1_000, Some(1_250)), Time(1_251)).expired);
-        assert!(!verdict(granted(1_000, None), Time(u64::MAX)).expired);
     }
 }

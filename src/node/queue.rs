@@ -6,7 +6,7 @@
 use super::verdict::Verdict;
 use crate::clock::Deadline;
 use crate::metric_names;
-use crate::state::{Acquire, Command};
+use crate::state::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use tokio::sync::{mpsc, oneshot};
@@ -89,10 +89,10 @@ impl Queue {
     }
 
     /// Queues a request; `None` when the queue is full.
-    pub(super) fn submit(&self, acquire: Acquire) -> Option<Waiting> {
+    pub(super) fn submit(&self, command: Command) -> Option<Waiting> {
         let state = Arc::new(AtomicU8::new(QUEUED));
         let (sender, answer) = oneshot::channel();
-        let ticket = Ticket { command: Command::Acquire(acquire), state: Arc::clone(&state), answer: sender };
+        let ticket = Ticket { command, state: Arc::clone(&state), answer: sender };
         self.pending.changed(1, 0);
         if self.tickets.try_send(ticket).is_err() {
             self.pending.changed(0, 1);
@@ -114,11 +114,11 @@ impl Pending {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limiter::{Ask, Key};
+    use crate::limiter::Key;
     use std::time::Duration;
 
-    fn acquire() -> Acquire {
-        Acquire { key: Key::new("k").unwrap(), limit: None, ask: Ask::default(), identity: None }
+    fn acquire() -> Command {
+        Command::Reset(Key::new("k").unwrap())
     }
 
     /// P7: "queues: everything has a limit and a clear error past it".

@@ -5,6 +5,7 @@ use super::handle::{Handle, Shared};
 use super::options::Options;
 use super::proposer::Proposer;
 use super::reach::Reach;
+use super::waitroom::Waitroom;
 use crate::clock::{Clocks, SystemClocks};
 use crate::metric_names;
 use crate::raft::{self, Consensus, Forwarded, StartError, Status};
@@ -44,12 +45,14 @@ pub async fn start_with(
     let forwarded = Arc::clone(&desk) as Arc<dyn Forwarded>;
     let consensus = Consensus::start(&options.consensus(), Arc::clone(&clocks), peer_listener, forwarded).await?;
     let consensus = Arc::new(consensus);
+    let proposer = Arc::new(Proposer::start(Arc::clone(&consensus), clocks, options.keys_max));
     let shared = Arc::new(Shared {
         me: options.id,
-        proposer: Proposer::start(Arc::clone(&consensus), clocks, options.keys_max),
+        waitroom: Waitroom::new(Arc::clone(&proposer)),
+        proposer,
         reach: Reach::start(options.id, &consensus),
         request_timeout: options.request_timeout(),
-        draining: AtomicBool::new(false),
+        draining: watch::Sender::new(false),
         closed: AtomicBool::new(false),
         consensus,
     });
@@ -79,7 +82,7 @@ impl Node {
 
     /// Tells probes that this node should not get new traffic. It goes on serving.
     pub fn begin_shutdown(&self) {
-        self.shared.draining.store(true, Ordering::Release);
+        self.shared.draining.send_replace(true);
     }
 
     /// Hands leadership over if this node leads, then stops and syncs. `within` bounds the hand-over.

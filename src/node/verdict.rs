@@ -1,7 +1,7 @@
 //! What a node answers, and how certain that is.
 
 use crate::limiter::{Span, Time};
-use crate::state::{KeyView, Outcome};
+use crate::state::{Grant, KeyView, Outcome, Stored};
 use serde::{Deserialize, Serialize};
 
 /// A decision, and what the node that led read from its clock when it answered.
@@ -9,10 +9,20 @@ use serde::{Deserialize, Serialize};
 pub struct Verdict {
     /// What the state machine decided.
     pub outcome: Outcome,
-    /// `S - T_r` for a grant: the worker starts no earlier than this long after it received the answer.
-    pub wait: Span,
+    /// `T_r`: cluster time of the answer, or a lower bound of it.
+    pub at: Time,
+}
+
+impl Verdict {
+    /// `S - T_r`: the worker starts no earlier than this long after it received the answer.
+    pub const fn wait(&self, grant: &Grant) -> Span {
+        grant.slot.since(self.at)
+    }
+
     /// The answer comes after the permit's start window: the slot is spent and of no use.
-    pub expired: bool,
+    pub fn expired(&self, grant: &Grant) -> bool {
+        grant.expires_at.is_some_and(|expires| self.at > expires)
+    }
 }
 
 /// A linearizable look at a key.
@@ -20,8 +30,21 @@ pub struct Verdict {
 pub struct Look {
     /// Cluster time of the look.
     pub now: Time,
-    /// The key, or `None` if it is idle or was never used.
+    /// The key, or `None` if no rule is stored for it and it is idle or was never used.
     pub key: Option<KeyView>,
+    /// Requests that wait for a place.
+    pub waiting: u64,
+    /// The place in that line, from 1, of the request that was asked for.
+    pub position: Option<u64>,
+}
+
+/// A linearizable look at the stored rules.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rules {
+    /// All of them by name, or the one that was asked for.
+    pub stored: Vec<Stored>,
+    /// Of the last change of any rule.
+    pub revision: u64,
 }
 
 /// Why there is no decision, and how certain that is.
@@ -50,7 +73,7 @@ pub enum Refusal {
     NoQuorum,
     /// No leader is known.
     NoLeader,
-    /// The queue in front of the proposer is full.
+    /// The queue in front of the proposer is full, or the room where requests wait.
     Overloaded,
     /// The node is on its way down.
     ShuttingDown,

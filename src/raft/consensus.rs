@@ -10,7 +10,7 @@ use super::state_store::StateStore;
 use super::types::{TypeConfig, engine_leader_id, leader_id};
 use crate::clock::{Clocks, Reading};
 use crate::limiter::{Key, Time};
-use crate::state::{Applied, Batch, KeyView, LeaderId};
+use crate::state::{Applied, Batch, KeyView, LeaderId, Stored};
 use bytes::Bytes;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::RaftError;
@@ -275,6 +275,18 @@ impl Consensus {
         let replica = self.state.read();
         let now = now.max(replica.machine.now());
         (now, replica.machine.view(key, now))
+    }
+
+    /// Stored rules in this node's own state, or one of them, and the revision of the last change of any.
+    pub fn policies(&self, name: Option<&str>) -> (Vec<Stored>, u64) {
+        let replica = self.state.read();
+        let (all, revision) = match name {
+            Some(name) => {
+                (replica.machine.policy(name).cloned().into_iter().collect(), replica.machine.policy_revision())
+            }
+            None => replica.machine.policies(),
+        };
+        (all, revision)
     }
 
     /// Cluster time as far as this node has applied.

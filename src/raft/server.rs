@@ -8,7 +8,7 @@ use super::link::HELLO_BYTES_MAX;
 use super::snapshot_file::SnapshotFile;
 use super::state_store::StateStore;
 use super::types::TypeConfig;
-use crate::limits::{FRAME_BYTES_MAX, PEER_CONNECTIONS_MAX, SNAPSHOT_BYTES_MAX};
+use crate::limits::{FRAME_BYTES_MAX, PEER_CONNECTIONS_MAX, SNAPSHOT_BYTES_MAX, WAITERS_MAX};
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::future::BoxFuture;
@@ -26,8 +26,8 @@ use tokio::task::JoinSet;
 
 /// Time for a caller to say who it is.
 const HELLO_DEADLINE: Duration = Duration::from_secs(5);
-/// Requests of one connection that are served at once.
-const CONCURRENT_MAX: usize = 4_096;
+/// Requests of one connection that are served at once; those that wait in line are among them.
+const CONCURRENT_MAX: usize = WAITERS_MAX + 4_096;
 
 /// Serves what peers forward: bytes in, bytes out. What they mean is the node's business.
 pub trait Forwarded: Send + Sync + 'static {

@@ -3,9 +3,11 @@
 //! These types are the replicated format: `raft/codec.rs` wraps them in a version byte, and old bytes stay in the tests
 //! as fixtures.
 
-use crate::limiter::{Ask, Key, Limit, Time};
+use super::policies::{Condition, Policy};
+use crate::limiter::{Key, Limit, Terms, Time};
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::sync::Arc;
 
 /// Who leads: a term of office. Two leaders never share one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
@@ -54,19 +56,126 @@ impl fmt::Display for Batch {
 pub enum Command {
     /// Ask for a permit.
     Acquire(Acquire),
+    /// Ask for several, in order.
+    Several(Several),
+    /// Give a permit back.
+    Release(Held),
+    /// Extend a lease.
+    Renew(Held),
+    /// Give back whatever a request got, if it is still its own.
+    Withdraw(Withdraw),
+    /// Forget all about a key.
+    Reset(Key),
+    /// Store a rule.
+    PutPolicy {
+        /// Its name.
+        name: Arc<str>,
+        /// What it says.
+        policy: Policy,
+        /// Only if.
+        condition: Condition,
+    },
+    /// Remove a rule.
+    DeletePolicy {
+        /// Its name.
+        name: Arc<str>,
+        /// Only if.
+        condition: Condition,
+    },
 }
 
-/// One request for a permit.
+impl Command {
+    /// How many keys it asks about: how much work it is to apply.
+    pub fn weight(&self) -> usize {
+        match self {
+            Self::Acquire(acquire) => 1 + acquire.more.len(),
+            Self::Several(several) => several.acquires.iter().map(|acquire| 1 + acquire.more.len()).sum(),
+            Self::Withdraw(withdraw) => withdraw.keys.len(),
+            _ => 1,
+        }
+    }
+}
+
+/// One request for a permit, or for one of each of several keys, all or nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Acquire {
+    /// What is asked for.
+    pub first: Wanted,
+    /// What is asked for besides, with the same slot. No key comes twice.
+    pub more: Vec<Wanted>,
+    /// How soon, and how long it would wait.
+    pub terms: Terms,
+    /// Names the request so that a retry gets the same permit.
+    pub identity: Option<Identity>,
+    /// Who asked last under this identity; see [`Withdraw`]. Zero for those who never withdraw.
+    pub claim: u64,
+    /// A label for the history.
+    pub worker: Option<Arc<str>>,
+}
+
+impl Acquire {
+    /// A request for one permit of one key.
+    pub const fn one(key: Key, limit: Option<Limit>, cost: u64, terms: Terms) -> Self {
+        let first = Wanted { key, limit, cost };
+        Self { first, more: Vec::new(), terms, identity: None, claim: 0, worker: None }
+    }
+
+    /// Everything that is asked for.
+    pub fn wanted(&self) -> impl Iterator<Item = &Wanted> {
+        std::iter::once(&self.first).chain(&self.more)
+    }
+}
+
+/// One key of a request.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wanted {
     /// What is limited.
     pub key: Key,
     /// The limit the request brought along, if any.
     pub limit: Option<Limit>,
-    /// How much and how long.
-    pub ask: Ask,
-    /// Names the request so that a retry gets the same permit.
-    pub identity: Option<Identity>,
+    /// What it takes of it.
+    pub cost: u64,
+}
+
+/// Several requests in one command.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Several {
+    /// In order.
+    pub acquires: Vec<Acquire>,
+    /// What one that is not granted means for the others.
+    pub rule: SeveralRule,
+}
+
+/// What a request that is not granted means for the others of its command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SeveralRule {
+    /// Nothing.
+    Each,
+    /// Those after it are not tried: nobody overtakes.
+    InLine,
+    /// None of them is granted.
+    AllOrNothing,
+}
+
+/// A permit of a key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Held {
+    /// The key.
+    pub key: Key,
+    /// The permit's number.
+    pub permit: u64,
+}
+
+/// Somebody who waited has gone away. What the request got goes back, unless a retry under the same id has claimed it since:
+/// then it belongs to that one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Withdraw {
+    /// The id of the request.
+    pub id: u128,
+    /// The claim that goes away.
+    pub claim: u64,
+    /// The keys of the request, in its order.
+    pub keys: Vec<Key>,
 }
 
 /// A request id in the form the log carries: of fixed size, whatever clients send.
@@ -74,28 +183,29 @@ pub struct Acquire {
 pub struct Identity {
     /// A 128-bit hash of the id's text. Two texts that meet here would need 2^64 deliberate tries.
     pub id: u128,
-    /// A hash of what was asked for (key, limit and cost, not the terms of waiting, which a retry may shorten): tells a
+    /// A hash of what was asked for (keys, limits and costs, not the terms of waiting, which a retry may shorten): tells a
     /// retry from another request that reuses the id.
     pub fingerprint: u64,
 }
 
 impl Identity {
-    /// The identity of a request for `cost` of `key` under `limit` that calls itself `request_id`.
-    pub fn of(request_id: &str, key: &Key, limit: Option<&Limit>, cost: u64) -> Self {
-        let id_hash = blake3::hash(request_id.as_bytes());
+    /// The identity of a request for all this that calls itself `request_id`.
+    pub fn of<'a>(request_id: &str, wanted: impl IntoIterator<Item = &'a Wanted>) -> Self {
         let mut asked = blake3::Hasher::new();
-        asked.update(&(key.as_str().len() as u64).to_le_bytes());
-        asked.update(key.as_str().as_bytes());
-        asked.update(&cost.to_le_bytes());
-        if let Some(limit) = limit {
+        for Wanted { key, limit, cost } in wanted {
+            asked.update(&(key.as_str().len() as u64).to_le_bytes());
+            asked.update(key.as_str().as_bytes());
+            asked.update(&cost.to_le_bytes());
             // Writing into a hasher does not fail; a limit that did not encode would merely be left out.
             let _ = postcard::to_io(limit, &mut asked);
         }
-        Self { id: first_bytes_u128(&id_hash), fingerprint: first_bytes_u64(&asked.finalize()) }
+        Self { id: request_id_hash(request_id), fingerprint: first_bytes_u64(&asked.finalize()) }
     }
 }
 
-fn first_bytes_u128(hash: &blake3::Hash) -> u128 {
+/// What the log carries of a request id.
+pub fn request_id_hash(request_id: &str) -> u128 {
+    let hash = blake3::hash(request_id.as_bytes());
     let (head, _) = hash.as_bytes().split_first_chunk::<16>().expect("a hash has 32 bytes");
     u128::from_le_bytes(*head)
 }
@@ -114,29 +224,35 @@ mod tests {
         Limit::Spacing(Spacing::new(rate.parse().unwrap(), Span::ZERO, max_reserved).unwrap())
     }
 
+    fn wanted(key: &str, limit: Option<Limit>, cost: u64) -> Wanted {
+        Wanted { key: Key::new(key).unwrap(), limit, cost }
+    }
+
     #[test]
     fn a_fingerprint_tells_every_difference_in_what_is_asked_for() {
-        let key = |text| Key::new(text).unwrap();
-        let some = limit("1/6s", 10);
+        let some = Some(limit("1/6s", 10));
         let asked = [
-            Identity::of("id", &key("a"), Some(&some), 1),
-            Identity::of("id", &key("b"), Some(&some), 1),
-            Identity::of("id", &key("a"), Some(&some), 2),
-            Identity::of("id", &key("a"), None, 1),
-            Identity::of("id", &key("a"), Some(&limit("1/6s", 9)), 1),
-            Identity::of("id", &key("a"), Some(&limit("2/12s", 10)), 1),
+            vec![wanted("a", some, 1)],
+            vec![wanted("b", some, 1)],
+            vec![wanted("a", some, 2)],
+            vec![wanted("a", None, 1)],
+            vec![wanted("a", Some(limit("1/6s", 9)), 1)],
+            vec![wanted("a", Some(limit("2/12s", 10)), 1)],
+            vec![wanted("a", some, 1), wanted("b", some, 1)],
+            vec![wanted("b", some, 1), wanted("a", some, 1)],
         ];
+        let asked = asked.map(|wanted| Identity::of("id", &wanted));
         for (index, one) in asked.iter().enumerate() {
             assert_eq!(one.id, asked[0].id, "the id is the id");
             assert!(asked[..index].iter().all(|other| other.fingerprint != one.fingerprint), "{index}");
         }
-        assert_ne!(Identity::of("other", &key("a"), Some(&some), 1).id, asked[0].id);
+        assert_ne!(Identity::of("other", &[wanted("a", some, 1)]).id, asked[0].id);
     }
 
     /// Retries from an older version of a node must meet what this one remembers.
     #[test]
     fn an_identity_is_for_ever() {
-        let identity = Identity::of("id", &Key::new("a").unwrap(), Some(&limit("1/6s", 10)), 1);
+        let identity = Identity::of("id", &[wanted("a", Some(limit("1/6s", 10)), 1)]);
         let (id, fingerprint) = (162_745_722_625_636_618_837_919_640_433_596_417_827, 1_458_172_209_062_913_572);
         assert_eq!(identity, Identity { id, fingerprint });
     }

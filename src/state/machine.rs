@@ -1,11 +1,13 @@
 //! The machine: applies one batch after the other.
 
-use super::command::{Acquire, Batch, Command, LeaderId};
-use super::keys::{Keys, Register};
-use super::outcome::{Applied, Grant, KeyView, Outcome};
+use super::acquire::Undo;
+use super::command::{Acquire, Batch, Command, Held, LeaderId, Several, SeveralRule, Withdraw};
+use super::keys::{KeyState, Keys};
+use super::outcome::{Applied, KeyView, Outcome};
+use super::policies::{Policies, Put, Stored};
 use super::requests::{Remembered, Requests};
 use super::shards::Shards;
-use crate::limiter::{Decision, Key, Time};
+use crate::limiter::{Key, Limit, Register, Time};
 use crate::limits::{KEYS_EXPIRED_PER_ENTRY_MAX, REQUEST_IDS_EXPIRED_PER_ENTRY_MAX};
 
 /// The whole replicated state.
@@ -13,10 +15,11 @@ use crate::limits::{KEYS_EXPIRED_PER_ENTRY_MAX, REQUEST_IDS_EXPIRED_PER_ENTRY_MA
 pub struct Machine {
     /// The latest stamp applied. Invariant: never goes back.
     pub(super) now: Time,
-    /// The last fencing number given out. Invariant: grows by one with every grant.
+    /// The last fencing number given out. Invariant: grows by one with every permit.
     pub(super) permits: u64,
     pub(super) keys: Keys,
     pub(super) requests: Requests,
+    pub(super) policies: Policies,
 }
 
 /// The whole state as it was at one instant: cheap to take, unchanged while the machine goes on.
@@ -24,13 +27,20 @@ pub struct Machine {
 pub struct Frozen {
     pub(super) now: Time,
     pub(super) permits: u64,
-    pub(super) registers: Shards<Key, Register>,
+    pub(super) keys: Shards<Key, KeyState>,
     pub(super) requests: Shards<u128, Remembered>,
+    pub(super) policies: Policies,
 }
 
 impl Default for Machine {
     fn default() -> Self {
-        Self { now: Time::ZERO, permits: 0, keys: Keys::new(), requests: Requests::new() }
+        Self {
+            now: Time::ZERO,
+            permits: 0,
+            keys: Keys::new(),
+            requests: Requests::new(),
+            policies: Policies::default(),
+        }
     }
 }
 
@@ -55,9 +65,31 @@ impl Machine {
         self.requests.len()
     }
 
-    /// The key as it stands at `now`, or at the state's own time if that is later.
+    /// All stored rules by name, and the revision of the last change of any.
+    pub fn policies(&self) -> (Vec<Stored>, u64) {
+        (self.policies.all().cloned().collect(), self.policies.revision())
+    }
+
+    /// The revision of the last change of any stored rule.
+    pub const fn policy_revision(&self) -> u64 {
+        self.policies.revision()
+    }
+
+    /// One stored rule.
+    pub fn policy(&self, name: &str) -> Option<&Stored> {
+        self.policies.get(name)
+    }
+
+    /// The key as it stands at `now`, or at the state's own time if that is later. `None` when no rule is stored for it and it
+    /// equals a fresh one, whether or not it still is in memory.
     pub fn view(&self, key: &Key, now: Time) -> Option<KeyView> {
-        self.keys.view(key, now.max(self.now))
+        let now = now.max(self.now);
+        let rule = self.policies.find(key).map(|(rule, _)| rule.clone());
+        let state = self.keys.get(key).filter(|state| state.register.idle_at(&state.limit) > now);
+        let limit = rule.as_ref().map(|rule| rule.limit).or_else(|| state.map(|state| *state.limit))?;
+        let register = state.map_or_else(Register::default, |state| state.under(&limit, now));
+        let permit = state.map_or(0, |state| state.permit);
+        Some(KeyView { standing: register.standing(&limit, now), limit, rule, permit })
     }
 
     /// A consistent view of everything, for snapshots and digests.
@@ -65,8 +97,9 @@ impl Machine {
         Frozen {
             now: self.now,
             permits: self.permits,
-            registers: self.keys.registers().clone(),
+            keys: self.keys.states().clone(),
             requests: self.requests.by_id().clone(),
+            policies: self.policies.clone(),
         }
     }
 
@@ -87,71 +120,111 @@ impl Machine {
     fn command(&mut self, command: &Command, keys_max: u64) -> Outcome {
         match command {
             Command::Acquire(acquire) => self.acquire(acquire, keys_max),
+            Command::Several(several) => Outcome::Several(self.several(several, keys_max)),
+            Command::Release(held) => self.release(held),
+            Command::Renew(held) => self.renew(held),
+            Command::Withdraw(withdraw) => Outcome::Withdrawn(self.withdraw(withdraw)),
+            Command::Reset(key) => Outcome::Reset(self.keys.remove(key)),
+            Command::PutPolicy { name, policy, condition } => match self.policies.put(name, policy, *condition) {
+                Put::Done { revision, changed } => Outcome::PolicyPut { revision, changed },
+                Put::OtherRevision(found) => Outcome::OtherRevision { found },
+                Put::Conflict(with) => Outcome::PolicyConflict { with },
+                Put::Full => Outcome::TooManyPolicies,
+            },
+            Command::DeletePolicy { name, condition } => match self.policies.delete(name, *condition) {
+                Ok(revision) => Outcome::PolicyDeleted { revision },
+                Err(None) => Outcome::NoPolicy,
+                Err(found) => Outcome::OtherRevision { found },
+            },
         }
     }
 
-    fn acquire(&mut self, acquire: &Acquire, keys_max: u64) -> Outcome {
-        if let Some(outcome) = self.replay(acquire) {
-            return outcome;
+    fn several(&mut self, several: &Several, keys_max: u64) -> Vec<Outcome> {
+        let Several { acquires, rule } = several;
+        if *rule == SeveralRule::AllOrNothing {
+            return self.all_or_nothing(acquires, keys_max);
         }
-        let Some(limit) = &acquire.limit else { return Outcome::NoLimit };
-        let register = self.keys.get(&acquire.key);
-        let (slot, next) = match limit.decide(register.map_or(Time::ZERO, |r| r.next), self.now, &acquire.ask) {
-            Decision::Granted { slot, next } => (slot, next),
-            Decision::Denied(denial) => return Outcome::Denied(denial),
-            Decision::Never(why) => return Outcome::Never(why),
+        let mut refused = false;
+        let one = |acquire| {
+            if refused && *rule == SeveralRule::InLine {
+                return Outcome::Skipped;
+            }
+            let outcome = self.acquire(acquire, keys_max);
+            refused |= !matches!(outcome, Outcome::Granted(_));
+            outcome
         };
-        if register.is_none() && self.keys.len() as u64 >= keys_max {
-            return Outcome::TooManyKeys { retry_after: self.keys.first_leaves_after(self.now) };
-        }
-        if acquire.identity.is_some() && self.requests.is_full() {
-            return Outcome::TooManyRequestIds { retry_after: self.requests.first_forgotten_after(self.now) };
-        }
-
-        assert!(slot >= self.now && next > slot, "a grant lies ahead and moves the register");
-        assert!(register.is_none_or(|r| slot >= r.next), "a grant never starts before the register allows");
-        self.permits += 1;
-        self.keys.grant(&acquire.key, (slot, next), self.permits, limit);
-        let grant = Grant {
-            permit: self.permits,
-            slot,
-            stamp: self.now,
-            reserved: self.keys.reserved(&acquire.key, self.now),
-            start_before: limit.start_before(slot, self.now),
-            expires_at: limit.expires_at(slot),
-            replayed: false,
-        };
-        if let Some(identity) = acquire.identity {
-            self.requests.remember(identity.id, Remembered::new(identity.fingerprint, &grant));
-        }
-        Outcome::Granted(grant)
+        acquires.iter().map(one).collect()
     }
 
-    /// The outcome of a request whose id is known.
-    fn replay(&self, acquire: &Acquire) -> Option<Outcome> {
-        let identity = acquire.identity?;
-        let remembered = self.requests.get(identity.id)?;
-        if remembered.fingerprint != identity.fingerprint {
-            return Some(Outcome::RequestIdReused);
+    fn all_or_nothing(&mut self, acquires: &[Acquire], keys_max: u64) -> Vec<Outcome> {
+        let mut undo = Undo::new(self);
+        let mut outcomes = Vec::with_capacity(acquires.len());
+        for acquire in acquires {
+            undo.remember(self, acquire);
+            outcomes.push(self.acquire(acquire, keys_max));
+            if !matches!(outcomes.last(), Some(Outcome::Granted(_))) {
+                undo.restore(self);
+                let refused = outcomes.pop();
+                let mut nothing = vec![Outcome::Skipped; acquires.len()];
+                if let (Some(refused), Some(place)) = (refused, nothing.get_mut(outcomes.len())) {
+                    *place = refused;
+                }
+                return nothing;
+            }
         }
-        Some(Outcome::Granted(remembered.replay(self.keys.reserved(&acquire.key, self.now))))
+        outcomes
+    }
+
+    fn release(&mut self, held: &Held) -> Outcome {
+        if held.permit == 0 || held.permit > self.permits {
+            return Outcome::NoPermit;
+        }
+        Outcome::Released(self.give_back(&held.key, held.permit))
+    }
+
+    /// Gives one permit back; whether that was still possible. Its request is forgotten with it: a retry is a new request.
+    fn give_back(&mut self, key: &Key, permit: u64) -> bool {
+        let now = self.now;
+        let Some(state) = self.keys.get_mut(key) else { return false };
+        let Some(request) = state.register.release(&state.limit, now, permit) else { return false };
+        if let Some(id) = request {
+            self.requests.forget(id);
+        }
+        true
+    }
+
+    fn renew(&mut self, held: &Held) -> Outcome {
+        let now = self.now;
+        let Some(state) = self.keys.get_mut(&held.key) else { return Outcome::NoPermit };
+        let Some(ends) = state.register.renew(&state.limit, now, held.permit) else { return Outcome::NoPermit };
+        let lease = ends.since(now);
+        Outcome::Renewed { lease, stop_before: Limit::lease_before(lease) }
+    }
+
+    fn withdraw(&mut self, withdraw: &Withdraw) -> usize {
+        let Some(known) = self.requests.get(withdraw.id).filter(|known| known.claim == withdraw.claim) else {
+            return 0;
+        };
+        let numbered = withdraw.keys.iter().zip(known.permit..);
+        let numbered: Vec<_> = numbered.map(|(key, permit)| (key, permit)).collect();
+        numbered.into_iter().filter(|(key, permit)| self.give_back(key, *permit)).count()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limiter::{Ask, Limit, Spacing, Span};
+    use crate::limiter::{Spacing, Span, Terms};
     use crate::limits::{KEYS_DEFAULT, REQUEST_ID_RETENTION_NS};
     use crate::state::{Identity, Stamp};
 
     const LEADER: LeaderId = LeaderId { term: 1, node: 1 };
 
     fn ask(machine: &mut Machine, time: Time, id: Option<&str>) -> Outcome {
-        let key = Key::new("a").unwrap();
         let limit = Some(Limit::Spacing(Spacing::new("1/6s".parse().unwrap(), Span::ZERO, 10).unwrap()));
-        let identity = id.map(|id| Identity::of(id, &key, limit.as_ref(), 1));
-        let commands = vec![Command::Acquire(Acquire { key, limit, ask: Ask::default(), identity })];
+        let mut acquire = Acquire::one(Key::new("a").unwrap(), limit, 1, Terms::default());
+        acquire.identity = id.map(|id| Identity::of(id, acquire.wanted()));
+        let commands = vec![Command::Acquire(acquire)];
         let batch = Batch { stamp: Stamp { leader: LEADER, time }, keys_max: KEYS_DEFAULT, commands };
         match machine.apply(LEADER, &batch) {
             Applied::Decided { mut outcomes, .. } => outcomes.remove(0),
@@ -165,7 +238,7 @@ mod tests {
         let mut machine = Machine { requests: Requests::bounded(10), ..Machine::default() };
         assert!(matches!(ask(&mut machine, Time(0), Some("known")), Outcome::Granted(_)));
         let Outcome::Granted(grant) = ask(&mut machine, Time(1), None) else { panic!("a reservation") };
-        let remembered = Remembered::new(0, &grant);
+        let remembered = Remembered::new(0, 0, &grant);
         for id in 1..10 {
             machine.requests.remember(id, remembered.clone());
         }

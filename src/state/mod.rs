@@ -9,15 +9,20 @@
 //!
 //! Not here: how entries get into an order everybody agrees on (`raft/`), and what a limit means (`limiter/`).
 
+mod acquire;
 mod command;
 mod keys;
 mod machine;
 mod outcome;
+mod policies;
 mod requests;
 mod shards;
 mod snapshot;
 
-pub use command::{Acquire, Batch, Command, Identity, LeaderId, Stamp};
+pub use command::{
+    Acquire, Batch, Command, Held, Identity, LeaderId, Several, SeveralRule, Stamp, Wanted, Withdraw, request_id_hash,
+};
 pub use machine::{Frozen, Machine};
-pub use outcome::{Applied, Grant, KeyView, Outcome};
+pub use outcome::{Applied, Grant, KeyView, Outcome, Permit};
+pub use policies::{Condition, Pattern, Policy, PolicyError, Rule, Stored, policy_name};
 pub use snapshot::SnapshotError;

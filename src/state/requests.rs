@@ -1,20 +1,27 @@
 //! Which requests were granted lately, by their id: a retry gets the same permit and consumes nothing.
 //!
-//! Only grants are remembered. A denial consumed nothing, so asking again under the same id is a fresh question.
+//! Only grants are remembered. A denial consumed nothing, so asking again under the same id is a fresh question; and so is
+//! asking again after the permit was given back.
+//!
+//! Invariant: the first in `order` is remembered, so that what was forgotten early decides nothing.
 
 use super::outcome::Grant;
+use super::policies::Rule;
 use super::shards::Shards;
 use crate::limiter::{Span, Time};
 use crate::limits::{REQUEST_ID_RETENTION_NS, REQUEST_IDS_MAX};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// What is kept of a granted request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Remembered {
     /// Tells a retry from another request with the same id.
     pub(super) fingerprint: u64,
-    /// The permit it got.
+    /// Who asked last under this id.
+    pub(super) claim: u64,
+    /// The permit it got; of several the first, and the others follow it.
     pub(super) permit: u64,
     /// Its slot.
     pub(super) slot: Time,
@@ -24,31 +31,31 @@ pub(super) struct Remembered {
     pub(super) start_before: Option<Span>,
     /// When an answer with it comes too late.
     pub(super) expires_at: Option<Time>,
+    /// The stored rules it was granted by, key by key; `None` if there were none.
+    pub(super) rules: Option<Rules>,
 }
 
+/// The stored rules of one request, key by key.
+pub(super) type Rules = Arc<Vec<Option<Arc<Rule>>>>;
+
 impl Remembered {
-    pub(super) const fn new(fingerprint: u64, grant: &Grant) -> Self {
+    pub(super) fn new(fingerprint: u64, claim: u64, grant: &Grant) -> Self {
+        let rules = || grant.permits().map(|permit| permit.rule.clone()).collect::<Vec<_>>();
         Self {
             fingerprint,
-            permit: grant.permit,
+            claim,
+            permit: grant.first.number,
             slot: grant.slot,
             stamp: grant.stamp,
             start_before: grant.start_before,
             expires_at: grant.expires_at,
+            rules: grant.permits().any(|permit| permit.rule.is_some()).then(|| Arc::new(rules())),
         }
     }
 
-    /// The same permit once more.
-    pub(super) const fn replay(&self, reserved: u64) -> Grant {
-        Grant {
-            permit: self.permit,
-            slot: self.slot,
-            stamp: self.stamp,
-            reserved,
-            start_before: self.start_before,
-            expires_at: self.expires_at,
-            replayed: true,
-        }
+    /// The stored rule that the key at `index` of the request was granted by.
+    pub(super) fn rule(&self, index: usize) -> Option<Arc<Rule>> {
+        self.rules.as_ref().and_then(|rules| rules.get(index).cloned().flatten())
     }
 
     const fn forgotten_at(&self) -> Time {
@@ -60,8 +67,8 @@ impl Remembered {
 #[derive(Debug)]
 pub(super) struct Requests {
     by_id: Shards<u128, Remembered>,
-    /// In the order of their permits, which is the order of their stamps: the first is forgotten first.
-    order: VecDeque<(Time, u128)>,
+    /// Permits and ids in the order of the permits, which is the order of their stamps: the first is forgotten first.
+    order: VecDeque<(u64, u128)>,
     most: usize,
 }
 
@@ -93,8 +100,23 @@ impl Requests {
 
     /// Remembers a request that is not remembered yet.
     pub(super) fn remember(&mut self, id: u128, remembered: Remembered) {
-        self.order.push_back((remembered.forgotten_at(), id));
+        self.order.push_back((remembered.permit, id));
         self.by_id.insert(id, remembered);
+    }
+
+    /// A retry asks: from now on the permit belongs to whoever sent that one.
+    pub(super) fn claim(&mut self, id: u128, claim: u64) {
+        if self.get(id).is_some_and(|known| known.claim != claim)
+            && let Some(known) = self.by_id.get_mut(&id)
+        {
+            known.claim = claim;
+        }
+    }
+
+    /// Forgets a request before its time, because what it got was given back.
+    pub(super) fn forget(&mut self, id: u128) {
+        self.by_id.remove(&id);
+        self.drop_stale();
     }
 
     /// Takes all requests of a snapshot, in any order.
@@ -111,15 +133,37 @@ impl Requests {
     /// Forgets up to `most` requests whose time is up.
     pub(super) fn forget_old(&mut self, now: Time, most: usize) {
         for _ in 0..most {
-            let Some((_, id)) = self.order.front().filter(|(at, _)| *at <= now).copied() else { return };
-            self.order.pop_front();
-            self.by_id.remove(&id);
+            if self.first().is_none_or(|(_, first)| first.forgotten_at() > now) {
+                return;
+            }
+            if let Some((_, id)) = self.order.pop_front() {
+                self.by_id.remove(&id);
+            }
+            self.drop_stale();
         }
     }
 
     /// How long until the first request is forgotten.
     pub(super) fn first_forgotten_after(&self, now: Time) -> Span {
-        self.order.front().map_or(Span::ZERO, |(at, _)| at.since(now))
+        self.first().map_or(Span::ZERO, |(_, first)| first.forgotten_at().since(now))
+    }
+
+    fn first(&self) -> Option<(u128, &Remembered)> {
+        let (_, id) = self.order.front()?;
+        Some((*id, self.get(*id)?))
+    }
+
+    /// Whoever was forgotten early still stands in the order, perhaps with a namesake behind it.
+    fn drop_stale(&mut self) {
+        let stale = |end: Option<&(u64, u128)>, by_id: &Shards<u128, Remembered>| {
+            end.is_some_and(|(permit, id)| by_id.get(id).is_none_or(|known| known.permit != *permit))
+        };
+        while stale(self.order.front(), &self.by_id) {
+            self.order.pop_front();
+        }
+        while stale(self.order.back(), &self.by_id) {
+            self.order.pop_back();
+        }
     }
 }
 
@@ -129,7 +173,16 @@ mod tests {
 
     fn remembered(permit: u64, stamp: u64) -> Remembered {
         let (slot, stamp) = (Time(stamp + 5), Time(stamp));
-        Remembered { fingerprint: permit, permit, slot, stamp, start_before: None, expires_at: None }
+        Remembered {
+            fingerprint: permit,
+            claim: 0,
+            permit,
+            slot,
+            stamp,
+            start_before: None,
+            expires_at: None,
+            rules: None,
+        }
     }
 
     fn ids(requests: &Requests) -> Vec<u128> {
@@ -139,8 +192,8 @@ mod tests {
     #[test]
     fn the_oldest_is_forgotten_first_and_on_time() {
         let mut requests = Requests::new();
-        for (id, stamp) in [(30, 0), (10, 0), (20, 7)] {
-            requests.remember(id, remembered(u64::try_from(40 - id).unwrap(), stamp));
+        for (id, permit, stamp) in [(30, 10, 0), (10, 30, 0), (20, 40, 7)] {
+            requests.remember(id, remembered(permit, stamp));
         }
         assert_eq!(requests.first_forgotten_after(Time(100)), Span(REQUEST_ID_RETENTION_NS - 100));
         requests.forget_old(Time(REQUEST_ID_RETENTION_NS - 1), 10);
@@ -153,6 +206,31 @@ mod tests {
         assert_eq!((requests.len(), requests.first_forgotten_after(Time(0))), (0, Span::ZERO));
     }
 
+    /// What was forgotten early takes no part in anything: a node that restored a snapshot has never heard of it.
+    #[test]
+    fn whoever_is_forgotten_early_leaves_no_trace() {
+        let mut requests = Requests::new();
+        for (id, permit, stamp) in [(1, 1, 0), (2, 2, 0), (3, 3, 5)] {
+            requests.remember(id, remembered(permit, stamp));
+        }
+        requests.forget(2);
+        assert_eq!(requests.len(), 2);
+        requests.remember(2, remembered(4, 9));
+        let all = |requests: &Requests| {
+            let pieces = requests.by_id.pieces().iter();
+            pieces.flat_map(|piece| piece.iter().map(|(id, one)| (*id, one.clone()))).collect::<Vec<_>>()
+        };
+        let mut restored = Requests::restore(all(&requests));
+        for now in [REQUEST_ID_RETENTION_NS, REQUEST_ID_RETENTION_NS + 5, REQUEST_ID_RETENTION_NS + 9] {
+            for requests in [&mut requests, &mut restored] {
+                requests.forget_old(Time(now), 1);
+            }
+            assert_eq!(all(&requests), all(&restored), "at {now}");
+            assert_eq!(requests.first_forgotten_after(Time(0)), restored.first_forgotten_after(Time(0)));
+        }
+        assert_eq!((requests.len(), requests.order.len()), (0, 0));
+    }
+
     #[test]
     fn a_restore_forgets_in_the_same_order() {
         let all = [(30, remembered(1, 0)), (10, remembered(2, 0)), (20, remembered(3, 7))];
@@ -162,16 +240,11 @@ mod tests {
     }
 
     #[test]
-    fn a_replay_is_the_same_grant() {
-        let first = Grant {
-            permit: 7,
-            slot: Time(10),
-            stamp: Time(3),
-            reserved: 4,
-            start_before: Some(Span(9)),
-            expires_at: Some(Time(12)),
-            replayed: false,
-        };
-        assert_eq!(Remembered::new(1, &first).replay(2), Grant { reserved: 2, replayed: true, ..first });
+    fn a_retry_takes_the_claim_over() {
+        let mut requests = Requests::new();
+        requests.remember(1, remembered(1, 0));
+        requests.claim(1, 7);
+        requests.claim(2, 7);
+        assert_eq!((requests.get(1).map(|known| known.claim), requests.len()), (Some(7), 1));
     }
 }

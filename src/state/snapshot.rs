@@ -1,20 +1,23 @@
 //! The state as bytes, and its digest.
 //!
 //! ```text
-//! format byte · head · 4096 blocks of registers · 4096 blocks of requests
+//! format byte · head · a block of policies · 4096 blocks of keys · 4096 blocks of requests
 //! block = length (u32, little endian) · postcard
 //! ```
 //! Written and read block by block, so that neither side ever holds a second copy of everything. The digest is the hash of
 //! exactly these bytes: equal states, and only those, have equal digests. Whether the bytes arrived whole is the business
 //! of the file around them (`raft/snapshot_file.rs`).
 
-use super::keys::{Keys, Register};
+use super::keys::{KeyState, Keys};
 use super::machine::{Frozen, Machine};
-use super::requests::{Remembered, Requests};
+use super::policies::{Policies, Rule, Stored};
+use super::requests::{Remembered, Requests, Rules};
 use super::shards::Shard;
 use crate::limiter::{Key, Time};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
+use std::sync::Arc;
 use thiserror::Error;
 
 /// Increase it with every change of what is written, and keep reading the old one.
@@ -42,24 +45,27 @@ pub enum SnapshotError {
 struct Head {
     now: Time,
     permits: u64,
-    register_blocks: u32,
+    policy_revision: u64,
+    key_blocks: u32,
     request_blocks: u32,
 }
 
 impl Frozen {
     /// Writes everything. The order of bytes depends on the state alone.
     pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
-        let (registers, requests) = (self.registers.pieces(), self.requests.pieces());
+        let (keys, requests) = (self.keys.pieces(), self.requests.pieces());
         let blocks = |count: usize| u32::try_from(count).map_err(io::Error::other);
         out.write_all(&[FORMAT])?;
         let head = Head {
             now: self.now,
             permits: self.permits,
-            register_blocks: blocks(registers.len())?,
+            policy_revision: self.policies.revision(),
+            key_blocks: blocks(keys.len())?,
             request_blocks: blocks(requests.len())?,
         };
         write_block(out, &head)?;
-        for piece in registers {
+        write_block(out, &self.policies.all().collect::<Vec<_>>())?;
+        for piece in keys {
             write_piece(out, piece)?;
         }
         for piece in requests {
@@ -84,7 +90,7 @@ impl Frozen {
 
     /// Keys in this view.
     pub const fn keys(&self) -> usize {
-        self.registers.len()
+        self.keys.len()
     }
 }
 
@@ -104,35 +110,53 @@ impl Machine {
                 head.now, head.permits
             )));
         }
+        let policies = Policies::restore(head.policy_revision, read_block::<Vec<Stored>>(input)?)
+            .ok_or_else(|| SnapshotError::Damaged("two policies are one, or newer than the last".to_owned()))?;
         let mut keys = Keys::new();
-        for _ in 0..head.register_blocks {
-            for (key, register) in read_block::<Vec<(Key, Register)>>(input)? {
-                if register.indexed > register.next {
-                    return Err(SnapshotError::Damaged(format!("key {key} is indexed after its register")));
-                }
-                if register.slot >= register.next {
-                    return Err(SnapshotError::Damaged(format!("key {key} has its last slot after its register")));
-                }
-                if register.permit > head.permits {
+        for _ in 0..head.key_blocks {
+            for (key, state) in read_block::<Vec<(Key, KeyState)>>(input)? {
+                if state.permit > head.permits {
                     return Err(SnapshotError::Damaged(format!(
                         "key {key} has permit {} of {}",
-                        register.permit, head.permits
+                        state.permit, head.permits
                     )));
                 }
                 if keys.get(&key).is_some() {
                     return Err(SnapshotError::Damaged(format!("key {key} stands there twice")));
                 }
-                keys.restore(key, register);
+                keys.restore(key, state);
             }
         }
-        Ok(Self { now: head.now, permits: head.permits, keys, requests: read_requests(input, &head)? })
+        let requests = read_requests(input, &head)?;
+        Ok(Self { now: head.now, permits: head.permits, keys, requests, policies })
+    }
+}
+
+/// Requests that were granted by one rule share it, as they did before they were written.
+#[derive(Default)]
+struct Shared(BTreeSet<Arc<Rule>>);
+
+impl Shared {
+    fn share(&mut self, rules: &Rules) -> Rules {
+        let one = |rule: &Option<Arc<Rule>>| {
+            let rule = rule.as_ref()?;
+            if !self.0.contains(rule) {
+                self.0.insert(Arc::clone(rule));
+            }
+            self.0.get(rule).cloned()
+        };
+        Arc::new(rules.iter().map(one).collect())
     }
 }
 
 fn read_requests(input: &mut impl Read, head: &Head) -> Result<Requests, SnapshotError> {
     let mut listed = Vec::new();
+    let mut shared = Shared::default();
     for _ in 0..head.request_blocks {
-        listed.extend(read_block::<Vec<(u128, Remembered)>>(input)?);
+        for (id, mut request) in read_block::<Vec<(u128, Remembered)>>(input)? {
+            request.rules = request.rules.map(|rules| shared.share(&rules));
+            listed.push((id, request));
+        }
     }
     for (_, request) in &listed {
         if request.permit > head.permits {
@@ -184,22 +208,23 @@ fn read_block<T: DeserializeOwned>(input: &mut impl Read) -> Result<T, SnapshotE
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limiter::{Limit, Spacing, Span};
-    use std::sync::Arc;
+    use crate::limiter::{Limit, Register, Spacing, Span};
 
-    /// A snapshot with these registers and requests, each list a block of its own, under a head of five seconds and three
+    /// A snapshot with these keys and requests, each list a block of its own, under a head of five seconds and three
     /// permits.
-    fn snapshot(registers: &[Vec<(Key, Register)>], requests: &[Vec<(u128, Remembered)>]) -> Vec<u8> {
+    fn snapshot(keys: &[Vec<(Key, KeyState)>], requests: &[Vec<(u128, Remembered)>]) -> Vec<u8> {
         let mut bytes = vec![FORMAT];
         let count = |blocks: usize| u32::try_from(blocks).unwrap();
         let head = Head {
             now: Time(5),
             permits: 3,
-            register_blocks: count(registers.len()),
+            policy_revision: 0,
+            key_blocks: count(keys.len()),
             request_blocks: count(requests.len()),
         };
         write_block(&mut bytes, &head).unwrap();
-        for block in registers {
+        write_block(&mut bytes, &Vec::<Stored>::new()).unwrap();
+        for block in keys {
             write_block(&mut bytes, block).unwrap();
         }
         for block in requests {
@@ -208,17 +233,27 @@ mod tests {
         bytes
     }
 
-    fn register(key: &str, permit: u64) -> (Key, Register) {
+    fn state(key: &str, permit: u64) -> (Key, KeyState) {
         let limit = Limit::Spacing(Spacing::new("1/6s".parse().unwrap(), Span::ZERO, 10).unwrap());
-        (
-            Key::new(key).unwrap(),
-            Register { next: Time(9), slot: Time(3), permit, indexed: Time(7), limit: Arc::new(limit) },
-        )
+        let state = KeyState { register: Register::default(), permit, indexed: Time(7), limit: Arc::new(limit) };
+        (Key::new(key).unwrap(), state)
     }
 
     fn request(id: u128, permit: u64) -> (u128, Remembered) {
         let (slot, stamp) = (Time(6), Time(5));
-        (id, Remembered { fingerprint: 1, permit, slot, stamp, start_before: None, expires_at: None })
+        (
+            id,
+            Remembered {
+                fingerprint: 1,
+                claim: 0,
+                permit,
+                slot,
+                stamp,
+                start_before: None,
+                expires_at: None,
+                rules: None,
+            },
+        )
     }
 
     fn damage(bytes: &[u8]) -> String {
@@ -230,9 +265,8 @@ mod tests {
 
     #[test]
     fn items_may_lie_in_any_block() {
-        let one = snapshot(&[vec![register("a", 1), register("b", 2)]], &[vec![request(1, 1), request(2, 2)]]);
-        let two =
-            snapshot(&[vec![register("b", 2)], vec![register("a", 1)]], &[vec![request(2, 2)], vec![request(1, 1)]]);
+        let one = snapshot(&[vec![state("a", 1), state("b", 2)]], &[vec![request(1, 1), request(2, 2)]]);
+        let two = snapshot(&[vec![state("b", 2)], vec![state("a", 1)]], &[vec![request(2, 2)], vec![request(1, 1)]]);
         let [one, two] = [one, two].map(|bytes| Machine::read(&mut bytes.as_slice()).unwrap());
         assert_eq!((one.keys(), one.request_ids()), (2, 2));
         assert_eq!(one.freeze().digest(), two.freeze().digest());
@@ -241,8 +275,8 @@ mod tests {
     /// "Each key stands in the expiry index exactly once": a second register would leave the first one's place in it.
     #[test]
     fn names_that_stand_there_twice_are_damage() {
-        let again = (Key::new("a").unwrap(), Register { indexed: Time(8), ..register("a", 2).1 });
-        assert_eq!(damage(&snapshot(&[vec![register("a", 1)], vec![again]], &[])), "key a stands there twice");
+        let again = (Key::new("a").unwrap(), KeyState { indexed: Time(8), ..state("a", 2).1 });
+        assert_eq!(damage(&snapshot(&[vec![state("a", 1)], vec![again]], &[])), "key a stands there twice");
         let twice = snapshot(&[], &[vec![request(7, 1)], vec![request(7, 2)]]);
         assert_eq!(damage(&twice), "2 requests, and only 1 names");
     }
@@ -250,8 +284,8 @@ mod tests {
     /// "Strictly increasing over the whole cluster": a permit ahead of the count would be given out again.
     #[test]
     fn permits_and_times_ahead_of_the_head_are_damage() {
-        assert!(Machine::read(&mut snapshot(&[vec![register("a", 3)]], &[vec![request(7, 3)]]).as_slice()).is_ok());
-        assert_eq!(damage(&snapshot(&[vec![register("a", 4)]], &[])), "key a has permit 4 of 3");
+        assert!(Machine::read(&mut snapshot(&[vec![state("a", 3)]], &[vec![request(7, 3)]]).as_slice()).is_ok());
+        assert_eq!(damage(&snapshot(&[vec![state("a", 4)]], &[])), "key a has permit 4 of 3");
         assert_eq!(damage(&snapshot(&[], &[vec![request(7, 4)]])), "a request has permit 4 of 3");
         let (id, early) = request(7, 3);
         let early = Remembered { stamp: Time(6), ..early };
@@ -262,16 +296,9 @@ mod tests {
     }
 
     #[test]
-    fn an_index_behind_the_register_is_damage() {
-        let (key, late) = register("a", 1);
-        let late = Register { indexed: Time(10), ..late };
-        assert_eq!(damage(&snapshot(&[vec![(key, late)]], &[])), "key a is indexed after its register");
-    }
-
-    #[test]
     fn a_block_with_more_in_it_than_it_says_is_damage() {
         let mut bytes = vec![FORMAT];
-        write_block(&mut bytes, &(Time(5), 3_u64, 0_u32, 0_u32, 99_u8)).unwrap();
-        assert_eq!(damage(&bytes), "a block of 5 bytes has 1 too many");
+        write_block(&mut bytes, &(Time(5), 3_u64, 0_u64, 0_u32, 0_u32, 99_u8)).unwrap();
+        assert_eq!(damage(&bytes), "a block of 6 bytes has 1 too many");
     }
 }

@@ -1,0 +1,86 @@
+//! The decision: one limit, or several at once, all or nothing.
+//!
+//! Several limits get one common slot: the earliest that all of them have. Each limit judges by its own rule whether it would
+//! reserve that far; a limit that has room now does not mind that another one makes the request wait.
+
+use super::decision::{Decision, Denial, Reason, Terms};
+use super::limit::Limit;
+use super::register::Register;
+use super::time::Time;
+
+/// One limit of a request, and how its key stands.
+#[derive(Debug, Clone, Copy)]
+pub struct Part<'a> {
+    /// The state of the key under this limit.
+    pub register: &'a Register,
+    /// The limit.
+    pub limit: &'a Limit,
+    /// What it takes of it.
+    pub cost: u64,
+}
+
+/// Rounds of looking for a common slot. Every round passes a hole or a full cell of some limit; whoever has more of them than
+/// this gets a slot after everything that is taken.
+const ROUNDS_MAX: usize = 256;
+
+/// Decides one request. Pure: entering the permits is the caller's.
+pub fn decide(parts: &[Part<'_>], now: Time, terms: &Terms) -> Decision {
+    let from = now.after(terms.lead);
+    let mut slot = from;
+    let mut last = 0;
+    let mut refused: Option<(usize, Denial)> = None;
+    for (by, part) in parts.iter().enumerate() {
+        if let Some(why) = part.limit.never(part.cost, terms) {
+            return Decision::Never { by, why };
+        }
+        let judged = match part.register.earliest(part.limit, now, from, part.cost) {
+            Ok(own) => {
+                if own > slot {
+                    (slot, last) = (own, by);
+                }
+                part.register.refuses(part.limit, now, terms, own)
+            }
+            Err(denial) => Some(denial),
+        };
+        if let Some(denial) = judged
+            && refused.is_none_or(|(_, worst)| denial.retry_after > worst.retry_after)
+        {
+            refused = Some((by, denial));
+        }
+    }
+    if let Some((by, denial)) = refused {
+        return Decision::Denied { by, denial };
+    }
+    if parts.len() > 1 {
+        (slot, last) = common(parts, now, (slot, last));
+        let wait = slot.since(now);
+        let denied = |reason, retry_after| Decision::Denied { by: last, denial: Denial { reason, retry_after } };
+        if terms.free_now_only && slot > now {
+            return denied(Reason::NotFreeNow, wait);
+        }
+        if let Some(longest) = terms.max_wait.filter(|longest| wait > *longest) {
+            return denied(Reason::WouldWaitTooLong, wait.minus(longest));
+        }
+    }
+    Decision::Granted { slot }
+}
+
+/// The earliest slot from `slot` on that all have, and which of them it came from. After everything that is taken there is
+/// nothing but room, so they all have one.
+fn common(parts: &[Part<'_>], now: Time, (mut slot, mut last): (Time, usize)) -> (Time, usize) {
+    for _ in 0..ROUNDS_MAX {
+        let before = slot;
+        for (by, part) in parts.iter().enumerate() {
+            // What is in flight has been judged: it does not depend on the slot.
+            let own = part.register.earliest(part.limit, now, slot, part.cost).unwrap_or(slot);
+            if own > slot {
+                (slot, last) = (own, by);
+            }
+        }
+        if slot == before {
+            return (slot, last);
+        }
+    }
+    let free = parts.iter().map(|part| part.register.idle_at(part.limit)).max();
+    (slot.max(free.unwrap_or(slot)), last)
+}

@@ -1,0 +1,361 @@
+//! The state of one key under a limit of any kind: what it may still grant, and what may still be given back.
+//!
+//! A register that has nothing to remember equals a fresh one, so its key may leave memory ([`Register::idle_at`]). Most
+//! registers are a single instant; what else there may be lies in a box of its own.
+//!
+//! Invariant: what is empty is absent, so that equal registers are equal bytes.
+
+use super::book::{Book, Booking, Held};
+use super::cells::Cells;
+use super::chain::{self, Region};
+use super::decision::{Denial, Reason, Terms};
+use super::leases::{Lease, Leases};
+use super::limit::Limit;
+use super::pace::Pace;
+use super::time::{Span, Time};
+use super::window::Window;
+use crate::limits::AHEAD_MAX;
+use serde::{Deserialize, Serialize};
+
+/// The state of one key.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Register {
+    /// The first instant on the axis of spacing and buckets after which nothing is taken.
+    next: Time,
+    details: Option<Box<Details>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+struct Details {
+    holes: Vec<Region>,
+    book: Book,
+    cells: Cells,
+    leases: Leases,
+    /// When a ramp began.
+    began: Option<Time>,
+}
+
+/// A permit to be entered into a register.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entry {
+    /// Its number.
+    pub permit: u64,
+    /// Its slot: one that [`Register::earliest`] gave for this very register, limit and cost.
+    pub slot: Time,
+    /// What it costs.
+    pub cost: u64,
+    /// The request that gets it.
+    pub request: Option<u128>,
+}
+
+/// One key as it stands, without consuming anything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Standing {
+    /// The slot that a request for one permit would get; the end of the first lease where none is to be had before.
+    pub next: Time,
+    /// Permits that lie in the future.
+    pub reserved: u64,
+    /// How many requests for one permit would be granted one after the other now, reservations included.
+    pub remaining: u64,
+    /// What is in flight; for concurrency.
+    pub in_flight: u64,
+    /// How long until a request for one permit is granted; nothing if it would be now.
+    pub retry_after: Span,
+    /// How long until the register equals a fresh one.
+    pub reset_after: Span,
+}
+
+impl Register {
+    /// The earliest slot from `from` on that `limit` has for a permit of `cost`, whether or not it lies too far ahead. What
+    /// is in flight is waited for by nobody: an end can be put off.
+    pub fn earliest(&self, limit: &Limit, now: Time, from: Time, cost: u64) -> Result<Time, Denial> {
+        match limit {
+            Limit::Spacing(_) | Limit::Bucket(_) => {
+                let place = |pace: &Pace| chain::place(self.next, self.holes(), pace, (cost, from), self.began());
+                Ok(limit.pace().map_or(from, |pace| place(&pace).slot))
+            }
+            Limit::Window(window) => Ok(self.cells().map_or(from, |cells| cells.earliest(window, from, cost))),
+            Limit::Concurrency(concurrency) => {
+                let Some(leases) = self.leases() else { return Ok(from) };
+                let most = concurrency.max().saturating_sub(cost);
+                if leases.in_flight(now) <= most {
+                    return Ok(from);
+                }
+                Err(Denial { reason: Reason::InFlightFull, retry_after: leases.until_at_most(most, now) })
+            }
+        }
+    }
+
+    /// Why this limit refuses a permit at `slot`, the earliest it has, if it does.
+    pub(super) fn refuses(&self, limit: &Limit, now: Time, terms: &Terms, slot: Time) -> Option<Denial> {
+        let from = now.after(terms.lead);
+        let wait = slot.since(now);
+        let over_wait = terms.max_wait.map_or(Span::ZERO, |longest| wait.minus(longest));
+        let denied = |reason, retry_after| Some(Denial { reason, retry_after });
+        let ahead = self.ahead(now);
+        if slot > now && ahead >= AHEAD_MAX {
+            let first = self.book().and_then(|book| book.slot_after(now, ahead - AHEAD_MAX));
+            return denied(Reason::ReservationsFull, first.unwrap_or(slot).since(now).max(over_wait));
+        }
+        match limit {
+            Limit::Spacing(_) | Limit::Bucket(_) if slot > now => {
+                if terms.free_now_only {
+                    return denied(Reason::NotFreeNow, wait);
+                }
+                let over_reach = limit.pace().map_or(Span::ZERO, |pace| self.over_reach(&pace, now, from, slot));
+                if over_reach > Span::ZERO {
+                    return denied(Reason::ReservationsFull, over_reach.max(over_wait));
+                }
+                if over_wait > Span::ZERO { denied(Reason::WouldWaitTooLong, over_wait) } else { None }
+            }
+            Limit::Window(window) if slot > from => {
+                // A window reserves only for those who say how long they wait, and never more than it holds.
+                let longest = if terms.free_now_only { None } else { terms.max_wait };
+                let Some(longest) = longest else { return denied(Reason::WindowFull, slot.since(from)) };
+                if wait > longest {
+                    return denied(Reason::WindowFull, wait.minus(longest));
+                }
+                let full = ahead >= window.count();
+                let first = self.book().and_then(|book| book.slot_after(now, ahead.saturating_sub(window.count())));
+                if full { denied(Reason::WindowFull, first.unwrap_or(slot).since(now)) } else { None }
+            }
+            _ => None,
+        }
+    }
+
+    /// How much too far ahead `slot` lies: nothing if it lies within what may be reserved.
+    fn over_reach(&self, pace: &Pace, now: Time, from: Time, slot: Time) -> Span {
+        // A bucket that has the tokens reserves nothing by a lead.
+        let wait = if pace.burst.is_some() { slot.since(from) } else { slot.since(now) };
+        let most = u64::from(pace.max_reserved);
+        if pace.ramp.is_none() {
+            // Permits that lie ahead of `slot`, this one included, are `ceil(wait / unit)`; the bounds of a limit keep the
+            // product within the horizon.
+            return wait.minus(Span(pace.unit().0.saturating_mul(most)));
+        }
+        // On a ramp the places differ in length: count the permits themselves.
+        let ahead = self.ahead(now);
+        if wait == Span::ZERO || ahead < most {
+            return Span::ZERO;
+        }
+        let first = if most == 0 { None } else { self.book().and_then(|book| book.slot_after(now, ahead - most)) };
+        first.unwrap_or(slot).since(now).max(Span(1))
+    }
+
+    /// Enters a permit.
+    pub fn take(&mut self, limit: &Limit, now: Time, lead: Span, entry: &Entry) {
+        let Entry { permit, slot, cost, request } = *entry;
+        let began = self.began();
+        let mut details = self.details.take().unwrap_or_default();
+        details.forget_past(limit, now);
+        match limit {
+            Limit::Spacing(_) | Limit::Bucket(_) => {
+                if let Some(pace) = limit.pace() {
+                    let place = chain::place(self.next, &details.holes, &pace, (cost, slot), began);
+                    assert!(place.slot == slot, "an entry has the earliest slot of its register");
+                    // Pushed ahead by another limit of the same request, it leaves what lies before it to others.
+                    let pushed = slot > now.after(lead);
+                    let region = chain::take(&mut self.next, &mut details.holes, place, pushed);
+                    if slot > now {
+                        details.book.add(Booking { permit, slot, held: Held::Region(region), request });
+                    }
+                    if pace.ramp.is_some() {
+                        details.began = Some(began.unwrap_or(slot));
+                    }
+                }
+            }
+            Limit::Window(window) => {
+                let index = details.cells.add(window, slot, cost);
+                if slot > now {
+                    details.book.add(Booking { permit, slot, held: Held::Cell { index, cost }, request });
+                }
+            }
+            Limit::Concurrency(concurrency) => {
+                details.leases.add(Lease { permit, cost, ends: slot.after(concurrency.lease()), request });
+            }
+        }
+        self.keep(details);
+    }
+
+    /// Gives a permit back: one whose slot lies ahead, or a lease that still runs. `None` if it is neither; else the request
+    /// it was granted to.
+    pub fn release(&mut self, limit: &Limit, now: Time, permit: u64) -> Option<Option<u128>> {
+        let mut details = self.details.take()?;
+        let released = match details.book.remove(permit, now) {
+            Some(Booking { held, request, .. }) => {
+                match held {
+                    Held::Region(region) => chain::give_back(&mut self.next, &mut details.holes, region),
+                    Held::Cell { index, cost } => details.cells.remove(index, cost),
+                }
+                Some(request)
+            }
+            None => details.leases.remove(permit, now).map(|lease| lease.request),
+        };
+        if released.is_some() {
+            details.forget_past(limit, now);
+        }
+        self.keep(details);
+        released
+    }
+
+    /// Extends a lease that still runs and says when it ends now.
+    pub fn renew(&mut self, limit: &Limit, now: Time, permit: u64) -> Option<Time> {
+        let details = self.details.as_mut()?;
+        let lease = details.leases.get_mut(permit, now)?;
+        if let Limit::Concurrency(concurrency) = limit {
+            lease.ends = lease.ends.max(now.after(concurrency.lease()));
+        }
+        Some(lease.ends)
+    }
+
+    /// The same past under another limit: what was granted stays, and nothing is granted twice.
+    ///
+    /// - From spacing to spacing `next` is kept: a permit keeps the distance of the limit it was granted by.
+    /// - Between all other kinds of rate what is owed in permits stays owed, at the new rate, up to a whole burst or window; and
+    ///   `next` never moves back.
+    /// - Counts of a window are put into the cells of the new one so that they may only count longer.
+    /// - Leases run on. A ramp begins anew unless it is the same one.
+    pub fn adopt(&self, old: &Limit, new: &Limit, now: Time) -> Self {
+        let mut adopted = self.clone();
+        let mut details = adopted.details.take().unwrap_or_default();
+        details.forget_past(old, now);
+        let (old_pace, new_pace) = (old.pace(), new.pace());
+        if old_pace.and_then(|pace| pace.ramp) != new_pace.and_then(|pace| pace.ramp) {
+            details.began = None;
+        }
+        match (old, new) {
+            (Limit::Spacing(_), Limit::Spacing(_)) | (_, Limit::Concurrency(_)) => {}
+            (_, Limit::Window(window)) => {
+                details.cells.recount(window);
+                if let Some(pace) = old_pace {
+                    details.count_owed(window, &pace, adopted.next, now);
+                }
+            }
+            (_, Limit::Spacing(_) | Limit::Bucket(_)) => {
+                let owed = match old {
+                    Limit::Window(window) => details.cells.counted(window, now),
+                    _ => old_pace.map_or(0, |pace| adopted.next.since(now).0.div_ceil(pace.unit().0)),
+                };
+                if matches!(old, Limit::Window(_)) {
+                    details.cells = Cells::default();
+                }
+                if let Some(pace) = new_pace {
+                    let most = owed.min(pace.burst.unwrap_or(1));
+                    adopted.next = adopted.next.max(now.after(Span(pace.unit().0.saturating_mul(most))));
+                }
+            }
+        }
+        adopted.keep(details);
+        adopted
+    }
+
+    /// The instant from which on this equals a fresh register.
+    pub fn idle_at(&self, limit: &Limit) -> Time {
+        let Some(details) = &self.details else { return self.next };
+        // A key that has rested for a whole ramp begins it anew.
+        let rest = limit.pace().and_then(|pace| pace.ramp).map_or(Span::ZERO, |ramp| ramp.over);
+        let rested = if details.began.is_some() { self.next.after(rest) } else { self.next };
+        rested.max(details.cells.idle_at()).max(details.leases.idle_at())
+    }
+
+    /// How this stands under `limit` at `now`.
+    pub fn standing(&self, limit: &Limit, now: Time) -> Standing {
+        let (next, retry_after) = match self.earliest(limit, now, now, 1) {
+            Ok(slot) => {
+                let refused = self.refuses(limit, now, &Terms::default(), slot);
+                (slot, refused.map_or(Span::ZERO, |denial| denial.retry_after))
+            }
+            Err(denial) => (now.after(denial.retry_after), denial.retry_after),
+        };
+        let in_flight = self.leases().map_or(0, |leases| leases.in_flight(now));
+        let remaining = match limit {
+            Limit::Window(window) => {
+                window.count().saturating_sub(self.cells().map_or(0, |cells| cells.counted(window, now)))
+            }
+            Limit::Concurrency(concurrency) => concurrency.max().saturating_sub(in_flight),
+            Limit::Spacing(_) | Limit::Bucket(_) => limit.pace().map_or(0, |pace| self.room(&pace, now)),
+        };
+        Standing {
+            next,
+            reserved: self.ahead(now),
+            remaining,
+            in_flight,
+            retry_after,
+            reset_after: self.idle_at(limit).since(now),
+        }
+    }
+
+    fn room(&self, pace: &Pace, now: Time) -> u64 {
+        if pace.ramp.is_none() {
+            return chain::room(self.next, self.holes(), pace, now);
+        }
+        let free = u64::from(chain::place(self.next, self.holes(), pace, (1, now), self.began()).slot == now);
+        u64::from(pace.max_reserved).saturating_sub(self.ahead(now)).saturating_add(free)
+    }
+
+    /// Permits that lie after `now`.
+    pub fn ahead(&self, now: Time) -> u64 {
+        self.book().map_or(0, |book| book.ahead(now))
+    }
+
+    fn keep(&mut self, details: Box<Details>) {
+        let empty = details.holes.is_empty()
+            && details.book.is_empty()
+            && details.cells.is_empty()
+            && details.leases.is_empty()
+            && details.began.is_none();
+        self.details = (!empty).then_some(details);
+    }
+
+    fn holes(&self) -> &[Region] {
+        self.details.as_ref().map_or(&[], |details| &details.holes)
+    }
+
+    fn book(&self) -> Option<&Book> {
+        self.details.as_ref().map(|details| &details.book)
+    }
+
+    fn cells(&self) -> Option<&Cells> {
+        self.details.as_ref().map(|details| &details.cells)
+    }
+
+    fn leases(&self) -> Option<&Leases> {
+        self.details.as_ref().map(|details| &details.leases)
+    }
+
+    fn began(&self) -> Option<Time> {
+        self.details.as_ref().and_then(|details| details.began)
+    }
+}
+
+impl Details {
+    /// Forgets what has passed.
+    fn forget_past(&mut self, limit: &Limit, now: Time) {
+        chain::forget_past(&mut self.holes, now);
+        self.book.forget_past(now);
+        self.leases.forget_past(now);
+        if let Limit::Window(window) = limit {
+            self.cells.forget_past(window, now);
+            if self.cells.is_empty() {
+                self.cells = Cells::default();
+            }
+        }
+    }
+
+    /// Counts what is owed on the axis in the cells of a window: permits ahead at their slots, the rest now.
+    fn count_owed(&mut self, window: &Window, pace: &Pace, next: Time, now: Time) {
+        let mut owed = next.since(now).0.div_ceil(pace.unit().0).min(window.count());
+        for booking in self.book.iter_mut() {
+            if let Held::Region(region) = booking.held {
+                let cost = region.to.since(region.from.max(booking.slot)).0.div_ceil(pace.unit().0).max(1);
+                let index = self.cells.add(window, booking.slot, cost);
+                booking.held = Held::Cell { index, cost };
+                owed = owed.saturating_sub(cost);
+            }
+        }
+        if owed > 0 {
+            self.cells.add(window, now, owed);
+        }
+        self.holes.clear();
+    }
+}

@@ -1,0 +1,116 @@
+//! What a node answers when it is asked as the leader, by itself or by another node.
+
+use super::forward::{Question, Reply, Report};
+use super::handle::Shared;
+use super::queue::Decided;
+use super::verdict::{Look, Rules};
+use crate::clock::Deadline;
+use crate::limiter::{Key, Time};
+use crate::raft::ReadRefused;
+use crate::state::{Command, Outcome, Withdraw};
+use std::time::Duration;
+
+impl Shared {
+    /// Answers a question of another node, or of this one.
+    pub(super) async fn answer(&self, question: Question) -> Reply {
+        let after = |ms| Deadline::after(Duration::from_millis(ms));
+        match question {
+            Question::Decide { command, queued_ms, within_ms } => {
+                self.decide_here(command, after(queued_ms), after(within_ms)).await
+            }
+            Question::Wait { acquire, wait_ms } => self.waitroom.wait(acquire, wait_ms.map(after)).await,
+            Question::Leave { withdraw, within_ms } => self.leave_here(withdraw, after(within_ms)).await,
+            Question::Look { key, waiter, within_ms } => self.look_here(&key, waiter, after(within_ms)).await,
+            Question::Rules { name, within_ms } => self.rules_here(name.as_deref(), after(within_ms)).await,
+            Question::Report => {
+                let progress = self.consensus.progress();
+                let role = self.consensus.status().borrow().role.to_owned();
+                Reply::Report(Report { role, last_log: progress.last_log, applied: progress.applied })
+            }
+        }
+    }
+
+    async fn decide_here(&self, command: Command, queued_until: Deadline, deadline: Deadline) -> Reply {
+        let frees = Frees::of(&command);
+        let Some(waiting) = self.proposer.submit(command) else { return Reply::Overloaded };
+        let decided = waiting.until(queued_until, deadline).await;
+        if let Decided::Verdict(verdict) = &decided {
+            self.stir(&frees, &verdict.outcome);
+        }
+        match decided {
+            Decided::Verdict(verdict) => Reply::Decided(verdict),
+            Decided::NotLeading => Reply::NotLeading,
+            Decided::NoQuorum => Reply::NoQuorum,
+            Decided::Unknown(why) => Reply::Unknown(why),
+        }
+    }
+
+    /// Tells those in line that there may be a place now.
+    fn stir(&self, frees: &Frees, outcome: &Outcome) {
+        match (frees, outcome) {
+            (Frees::Key(key), Outcome::Released(true) | Outcome::Reset(true)) => self.waitroom.stir(key),
+            (Frees::Keys(keys), Outcome::Withdrawn(1..)) => {
+                for key in keys {
+                    self.waitroom.stir(key);
+                }
+            }
+            (Frees::Everything, Outcome::PolicyPut { changed: true, .. } | Outcome::PolicyDeleted { .. }) => {
+                self.waitroom.stir_all();
+            }
+            _ => {}
+        }
+    }
+
+    /// First out of the line, so that nothing is put to the cluster any more; then whatever was granted goes back.
+    async fn leave_here(&self, withdraw: Withdraw, deadline: Deadline) -> Reply {
+        self.waitroom.leave(&withdraw);
+        self.decide_here(Command::Withdraw(withdraw), deadline, deadline).await
+    }
+
+    async fn look_here(&self, key: &Key, waiter: Option<u128>, deadline: Deadline) -> Reply {
+        if let Err(refused) = self.confirmed(deadline).await {
+            return refused;
+        }
+        // Without a timeline of its own (leadership was just lost) the state's own time is a lower bound all the same.
+        let (now, view) = self.consensus.view(key, self.proposer.time().unwrap_or(Time::ZERO));
+        let (waiting, position) = self.waitroom.standing(key, waiter);
+        Reply::Looked(Look { now, key: view, waiting, position })
+    }
+
+    async fn rules_here(&self, name: Option<&str>, deadline: Deadline) -> Reply {
+        if let Err(refused) = self.confirmed(deadline).await {
+            return refused;
+        }
+        let (stored, revision) = self.consensus.policies(name);
+        Reply::Rules(Rules { stored, revision })
+    }
+
+    /// Waits until a majority has confirmed that this node leads.
+    async fn confirmed(&self, deadline: Deadline) -> Result<(), Reply> {
+        match tokio::time::timeout_at(deadline.instant(), self.consensus.read_index()).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(ReadRefused::NotLeading)) => Err(Reply::NotLeading),
+            Ok(Err(ReadRefused::NoQuorum)) | Err(_) => Err(Reply::NoQuorum),
+        }
+    }
+}
+
+/// What a command may make room for.
+enum Frees {
+    Nothing,
+    Key(Key),
+    Keys(Vec<Key>),
+    Everything,
+}
+
+impl Frees {
+    fn of(command: &Command) -> Self {
+        match command {
+            Command::Release(held) => Self::Key(held.key.clone()),
+            Command::Reset(key) => Self::Key(key.clone()),
+            Command::Withdraw(withdraw) => Self::Keys(withdraw.keys.clone()),
+            Command::PutPolicy { .. } | Command::DeletePolicy { .. } => Self::Everything,
+            Command::Acquire(_) | Command::Several(_) | Command::Renew(_) => Self::Nothing,
+        }
+    }
+}

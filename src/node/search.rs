@@ -1,0 +1,171 @@
+//! How a request finds the leader, and how certain it is of what became of it there.
+
+use super::forward::{Question, Reply};
+use super::handle::Shared;
+use super::verdict::{Failure, Refusal};
+use crate::clock::Deadline;
+use crate::limiter::{Key, Span};
+use crate::limits::LEADER_WAIT_MS;
+use crate::raft::{self, CallError, Status};
+use crate::state::{Acquire, Command, Withdraw};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// A pause between two attempts, unless somebody else comes to lead first.
+const RETRY_PAUSE: Duration = Duration::from_millis(10);
+/// When a refused client should come back: an election takes about as long.
+const RETRY_AFTER: Span = Span::from_millis(500);
+
+/// What is asked of the leader.
+pub(super) enum Task<'a> {
+    Decide(&'a Command),
+    /// Until when it waits; for ever if that is absent.
+    Wait(&'a Acquire, Option<Deadline>),
+    Leave(&'a Withdraw),
+    Look(&'a Key, Option<u128>),
+    Rules(Option<&'a str>),
+}
+
+impl Task<'_> {
+    fn question(&self, queued_until: Deadline, deadline: Deadline) -> Question {
+        let within_ms = millis(deadline);
+        match self {
+            Self::Decide(command) => {
+                Question::Decide { command: (*command).clone(), queued_ms: millis(queued_until), within_ms }
+            }
+            Self::Wait(acquire, until) => Question::Wait { acquire: (*acquire).clone(), wait_ms: until.map(millis) },
+            Self::Leave(withdraw) => Question::Leave { withdraw: (*withdraw).clone(), within_ms },
+            Self::Look(key, waiter) => Question::Look { key: (*key).clone(), waiter: *waiter, within_ms },
+            Self::Rules(name) => Question::Rules { name: name.map(str::to_owned), within_ms },
+        }
+    }
+}
+
+/// How one attempt at the current leader ended.
+pub(super) enum Attempt {
+    Done(Reply),
+    /// Certainly not applied; another attempt is safe.
+    Again(Refusal, String),
+    /// Certainly not applied; another attempt makes no sense now.
+    GiveUp(Refusal, String),
+    /// May or may not be applied.
+    Unknown(String),
+}
+
+/// Where a request should go.
+enum Leader {
+    Me,
+    Other(u64),
+    None(Refusal, String),
+}
+
+/// The patience of one request that looks for a leader.
+pub(super) struct Search {
+    shared: Arc<Shared>,
+    status: watch::Receiver<Status>,
+    until: Deadline,
+    last: (Refusal, String),
+    over: bool,
+}
+
+impl Search {
+    pub(super) fn new(shared: &Arc<Shared>) -> Self {
+        Self {
+            shared: Arc::clone(shared),
+            status: shared.consensus.status(),
+            until: Deadline::after(Duration::from_millis(LEADER_WAIT_MS)),
+            last: (Refusal::NoLeader, String::new()),
+            over: false,
+        }
+    }
+
+    pub(super) fn failed(&mut self, refusal: Refusal, detail: String) {
+        self.last = (refusal, detail);
+    }
+
+    pub(super) fn give_up(&mut self, refusal: Refusal, detail: String) {
+        self.last = (refusal, detail);
+        self.over = true;
+    }
+
+    /// Patience begins anew.
+    pub(super) fn renew(&mut self) {
+        self.until = Deadline::after(Duration::from_millis(LEADER_WAIT_MS));
+    }
+
+    /// Waits until another attempt makes sense, or says why there will be none.
+    pub(super) async fn again(&mut self, deadline: Deadline) -> Result<(), Failure> {
+        if self.over || self.until.passed() || deadline.passed() {
+            let (refusal, detail) = (self.last.0, std::mem::take(&mut self.last.1));
+            return Err(Failure::Refused { refusal, detail, retry_after: RETRY_AFTER });
+        }
+        // Someone else may lead by then, or the same leader may have its quorum back.
+        let _ = tokio::time::timeout(RETRY_PAUSE, self.status.changed()).await;
+        Ok(())
+    }
+
+    /// Asks whoever leads now.
+    pub(super) async fn attempt(&self, task: &Task<'_>, deadline: Deadline) -> Attempt {
+        if self.shared.is_closed() {
+            return Attempt::GiveUp(Refusal::ShuttingDown, "this node is going down".to_owned());
+        }
+        let question = task.question(self.until, deadline);
+        let reply = match self.leader() {
+            Leader::Me => self.shared.answer(question).await,
+            Leader::Other(node) => match self.ask(node, &question, deadline).await {
+                Ok(reply) => reply,
+                Err(attempt) => return attempt,
+            },
+            Leader::None(refusal, detail) => return Attempt::Again(refusal, detail),
+        };
+        match reply {
+            Reply::NotLeading => Attempt::Again(Refusal::NoLeader, "leadership is changing hands".to_owned()),
+            Reply::NoQuorum => Attempt::Again(Refusal::NoQuorum, "the leader does not reach a majority".to_owned()),
+            Reply::Overloaded => Attempt::GiveUp(Refusal::Overloaded, "the leader's queue is full".to_owned()),
+            Reply::Unknown(why) => Attempt::Unknown(why),
+            done => Attempt::Done(done),
+        }
+    }
+
+    /// Asks the leader, over the connection between peers.
+    async fn ask(&self, leader: u64, question: &Question, deadline: Deadline) -> Result<Reply, Attempt> {
+        let mut status = self.shared.consensus.status();
+        let answer = tokio::select! {
+            answer = self.shared.consensus.forward(leader, raft::encode(question).into(), deadline.remaining()) => answer,
+            // It may be frozen: whoever leads now is the one to ask, for those who may ask again.
+            _ = status.wait_for(|now| now.leading.is_some() || now.leader.is_some_and(|known| known != leader)) => {
+                Err(CallError::Lost("another node leads by now".to_owned()))
+            }
+        };
+        match answer {
+            Ok(bytes) => raft::decode(&bytes).map_err(|error| Attempt::Unknown(error.to_string())),
+            Err(CallError::NotSent(why)) => Err(Attempt::Again(
+                self.no_leader_kind(),
+                format!("the leader, node {leader}, cannot be reached: {why}"),
+            )),
+            Err(error @ (CallError::Lost(_) | CallError::Failed(_))) => {
+                Err(Attempt::Unknown(format!("the leader, node {leader}, did not answer: {error}")))
+            }
+        }
+    }
+
+    fn leader(&self) -> Leader {
+        let status = self.shared.consensus.status();
+        let status = status.borrow();
+        match (status.leading, status.leader) {
+            (Some(_), _) => Leader::Me,
+            (None, Some(node)) if node != self.shared.me => Leader::Other(node),
+            _ => Leader::None(self.no_leader_kind(), "no leader is elected".to_owned()),
+        }
+    }
+
+    /// Without a leader: is that because a majority is out of reach?
+    fn no_leader_kind(&self) -> Refusal {
+        if self.shared.reaches_majority() { Refusal::NoLeader } else { Refusal::NoQuorum }
+    }
+}
+
+fn millis(deadline: Deadline) -> u64 {
+    u64::try_from(deadline.remaining().as_millis()).unwrap_or(u64::MAX)
+}
