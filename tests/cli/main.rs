@@ -5,6 +5,8 @@ mod acquire;
 mod client;
 mod config;
 mod fake;
+mod policy_client;
+mod rules;
 mod up;
 mod usage;
 
