@@ -26,12 +26,18 @@ pub enum Code {
     MethodNotAllowed,
     /// Committed too late to be used.
     Expired,
+    /// Another policy has the same pattern.
+    PolicyConflict,
+    /// The policy has another revision than the request asks for.
+    RevisionMismatch,
     /// A body, key or batch over its bound.
     TooLarge,
     /// No state of the cluster could ever grant it.
     Never,
     /// The request id was used for another request.
     RequestIdReused,
+    /// A new policy, and no room for one.
+    TooManyPolicies,
     /// Who is asking?
     Unauthenticated,
     /// Known, but not allowed.
@@ -67,7 +73,7 @@ pub enum Certainty {
 
 impl Code {
     /// All codes a node writes.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 23] = [
         Self::Denied,
         Self::BadRequest,
         Self::NoLimit,
@@ -76,9 +82,12 @@ impl Code {
         Self::NotFound,
         Self::MethodNotAllowed,
         Self::Expired,
+        Self::PolicyConflict,
+        Self::RevisionMismatch,
         Self::TooLarge,
         Self::Never,
         Self::RequestIdReused,
+        Self::TooManyPolicies,
         Self::Unauthenticated,
         Self::Forbidden,
         Self::Internal,
@@ -101,9 +110,12 @@ impl Code {
             Self::NotFound => ("not_found", 404, "No such route"),
             Self::MethodNotAllowed => ("method_not_allowed", 405, "The route does not know this method"),
             Self::Expired => ("expired", 409, "Decided too late to be used"),
+            Self::PolicyConflict => ("policy_conflict", 409, "Another policy has the same pattern"),
+            Self::RevisionMismatch => ("revision_mismatch", 412, "The policy has another revision"),
             Self::TooLarge => ("too_large", 413, "Larger than allowed"),
             Self::Never => ("never", 422, "Can never be granted"),
             Self::RequestIdReused => ("request_id_reused", 422, "The request id belongs to another request"),
+            Self::TooManyPolicies => ("too_many_policies", 422, "No room for another policy"),
             Self::Unauthenticated => ("unauthenticated", 401, "Not authenticated"),
             Self::Forbidden => ("forbidden", 403, "Not allowed"),
             Self::Internal => ("internal", 500, "The node failed"),
@@ -226,6 +238,9 @@ mod tests {
             (Code::BadRequest, 400),
             (Code::NoLimit, 404),
             (Code::Expired, 409),
+            (Code::PolicyConflict, 409),
+            (Code::RevisionMismatch, 412),
+            (Code::TooManyPolicies, 422),
             (Code::TooLarge, 413),
             (Code::Never, 422),
             (Code::RequestIdReused, 422),

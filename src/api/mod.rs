@@ -17,7 +17,9 @@ mod code;
 mod key;
 mod limit;
 mod millis;
+mod policy;
 mod problem;
+mod release;
 
 pub use acquire::{AcquireRequest, AcquireResponse, AllOfResponse, PartRequest, PermitResponse, Wait};
 pub use cluster::{Check, ClusterResponse, DigestResponse, Health, MemberResponse};
@@ -25,7 +27,9 @@ pub use code::{Certainty, Code};
 pub use key::KeyResponse;
 pub use limit::{Kind, Limit, LimitMembers, Ramp};
 pub use millis::Millis;
+pub use policy::{Override, PoliciesResponse, PolicyDeleted, PolicyRequest, PolicyResponse};
 pub use problem::{Problem, Reason};
+pub use release::{ReleaseRequest, ReleaseResponse, RenewRequest, RenewResponse, ResetResponse};
 
 /// Media type of every answer that is not a success.
 pub const PROBLEM_JSON: &str = "application/problem+json";

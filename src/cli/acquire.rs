@@ -4,11 +4,11 @@
 //! another one asked for, because its slot is spent.
 
 use super::exit::{Exit, Failure};
+use super::limit;
 use super::output::{self, Output, seconds};
 use super::reach::{Reach, duration};
 use crate::api::{AcquireRequest, Code, Limit, Millis, Wait};
 use crate::client::{Error, Permit};
-use crate::limiter::Rate;
 use crate::limits::COST_MAX;
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -32,7 +32,7 @@ const COMMAND_HELP: &str = "The command to run at the slot, with QUORATE_KEY and
 pub(super) struct Args {
     /// What is limited, such as github-token
     key: String,
-    #[arg(long, value_parser = limit, help = LIMIT_HELP)]
+    #[arg(long, value_parser = limit::read, help = LIMIT_HELP)]
     limit: Option<Limit>,
     /// How many permits' worth of capacity it takes
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=COST_MAX))]
@@ -107,14 +107,6 @@ fn request(args: &Args) -> AcquireRequest {
     }
 }
 
-/// The text of a rate is read here already: a typing error needs no cluster to be found.
-fn limit(text: &str) -> Result<Limit, String> {
-    if text.trim_start().starts_with('{') {
-        return serde_json::from_str(text).map_err(|error| error.to_string());
-    }
-    text.parse::<Rate>().map(|_| Limit::Text(text.to_owned())).map_err(|error| error.to_string())
-}
-
 fn explained(error: Error) -> Failure {
     let no_limit = error.problem().is_some_and(|problem| problem.code == Code::NoLimit);
     let mut failure = Failure::from(error);
@@ -158,17 +150,4 @@ fn become_command(command: &[OsString], permit: &Permit) -> Failure {
         .exec();
     let code = if error.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { NOT_RUNNABLE };
     Failure::new(Exit::Command(code), format!("cannot run {}: {error}", program.display()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn limits_are_read_before_anybody_is_asked() {
-        assert_eq!(limit("1/6s"), Ok(Limit::Text("1/6s".to_owned())));
-        assert!(matches!(limit(r#"{"rate":"1/6s","max_reserved":3}"#), Ok(Limit::Members(_))));
-        assert!(limit("1/6").is_err());
-        assert!(limit(r#"{"rate":"1/6s","maxreserved":3}"#).unwrap_err().contains("unknown field `maxreserved`"));
-    }
 }

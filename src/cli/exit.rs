@@ -97,7 +97,7 @@ impl From<client::Error> for Failure {
         };
         let mut failure = Self::new(exit, error.to_string());
         failure.problem = error.problem().cloned().map(Box::new);
-        if let client::Error::OutcomeUnknown { request_id, .. } = error {
+        if let client::Error::OutcomeUnknown { request_id: Some(request_id), .. } = error {
             let _ = write!(failure.message, "\nask again with --request-id {request_id} to learn it");
             failure.request_id = Some(request_id);
         }

@@ -1,4 +1,4 @@
-//! `quorate key`: one key as it stands.
+//! `quorate key`: one key as it stands, or as if it had never been used.
 
 use super::exit::Failure;
 use super::output::{Output, json_text, seconds};
@@ -10,12 +10,21 @@ use crate::api::{KeyResponse, Millis};
 pub(super) struct Args {
     /// The key
     key: String,
+    /// Forget what was granted: the next permit is free at once, however close that is to the last one
+    #[arg(long)]
+    reset: bool,
     #[command(flatten)]
     reach: Reach,
 }
 
 pub(super) async fn run(args: &Args, output: Output) -> Result<(), Failure> {
-    let key = args.reach.client()?.key(&args.key).await?;
+    let client = args.reach.client()?;
+    if args.reset {
+        let answer = client.reset_key(&args.key).await?;
+        let done = if answer.reset { "reset" } else { "nothing to reset" };
+        return output.data(&answer, || format!("key {}: {done}", answer.key));
+    }
+    let key = client.key(&args.key).await?;
     let limit = json_text(&key.limit)?;
     output.data(&key, || describe(&key, &limit))
 }

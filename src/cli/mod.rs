@@ -13,9 +13,13 @@ mod completions;
 mod config;
 mod exit;
 mod key;
+mod limit;
 mod node;
 mod output;
+mod policy;
 mod reach;
+mod release;
+mod renew;
 mod settings;
 mod status;
 mod up;
@@ -48,8 +52,15 @@ enum Command {
     Node(node::Args),
     /// Ask for one permit; with a command, wait for the slot and run it
     Acquire(acquire::Args),
-    /// Look at a key without consuming anything
+    /// Give a permit back
+    Release(release::Args),
+    /// Extend the lease of a permit
+    Renew(renew::Args),
+    /// Look at a key without consuming anything, or reset it
     Key(key::Args),
+    /// Read and change the stored rules
+    #[command(subcommand)]
+    Policy(policy::Command),
     /// Show the nodes of the cluster and who leads
     Status(status::Args),
     /// Check configuration files, or print what takes effect
@@ -67,6 +78,9 @@ pub fn main() -> ExitCode {
         Command::Up(args) => runtime(true).and_then(|runtime| runtime.block_on(up::run(&args, output))),
         Command::Node(args) => node::run(&args),
         Command::Acquire(args) => runtime(false).and_then(|runtime| runtime.block_on(acquire::run(&args, output))),
+        Command::Release(args) => runtime(false).and_then(|runtime| runtime.block_on(release::run(&args, output))),
+        Command::Renew(args) => runtime(false).and_then(|runtime| runtime.block_on(renew::run(&args, output))),
+        Command::Policy(command) => runtime(false).and_then(|runtime| runtime.block_on(policy::run(&command, output))),
         Command::Key(args) => runtime(false).and_then(|runtime| runtime.block_on(key::run(&args, output))),
         Command::Status(args) => runtime(false).and_then(|runtime| runtime.block_on(status::run(&args, output))),
         Command::Config(command) => config::run(&command, output),

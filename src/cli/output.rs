@@ -97,13 +97,30 @@ pub(super) fn seconds(millis: Millis) -> String {
     format!("{}.{:03} s", ms / 1_000, ms % 1_000)
 }
 
+/// The same, rounded down like every deadline.
+pub(super) fn seconds_down(millis: Millis) -> String {
+    seconds(Millis::down_from_ns(millis.ns() / 1_000_000 * 1_000_000))
+}
+
+/// Rows as lines, every column as wide as its widest cell.
+pub(super) fn columns<const N: usize>(rows: &[[String; N]]) -> Vec<String> {
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: [usize; N] = std::array::from_fn(width);
+    let line = |row: &[String; N]| {
+        let cells: Vec<_> = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+        cells.join("  ").trim_end().to_owned()
+    };
+    rows.iter().map(line).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn seconds_round_up() {
+    fn waits_round_up_and_deadlines_down() {
         assert_eq!(seconds(Millis::up_from_ns(5_210_417_000)), "5.211 s");
         assert_eq!(seconds(Millis::ZERO), "0.000 s");
+        assert_eq!(seconds_down(Millis::up_from_ns(29_970_999_000)), "29.970 s");
     }
 }

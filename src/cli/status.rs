@@ -1,7 +1,7 @@
 //! `quorate status`: the nodes of the cluster and who leads.
 
 use super::exit::{Exit, Failure};
-use super::output::{self, Colour, Output, paint};
+use super::output::{self, Colour, Output, columns, paint};
 use super::reach::Reach;
 use crate::api::{ClusterResponse, MemberResponse};
 use crate::client::{Client, Error};
@@ -59,15 +59,11 @@ async fn look(client: &Client) -> Result<ClusterResponse, Error> {
 fn table(cluster: &ClusterResponse) -> String {
     let header = ["ID", "ROLE", "CLIENT", "PEER", "LAST LOG", "APPLIED", "REACHABLE"].map(str::to_owned);
     let rows: Vec<_> = std::iter::once(header).chain(cluster.nodes.iter().map(row)).collect();
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<_> = (0..rows[0].len()).map(width).collect();
     let mut text = match cluster.leader {
         Some(leader) => format!("node {leader} leads in term {}\n", cluster.term),
         None => format!("{} (term {})\n", paint("no leader", Colour::Red), cluster.term),
     };
-    for (at, row) in rows.iter().enumerate() {
-        let cells: Vec<_> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
-        let line = cells.join("  ").trim_end().to_owned();
+    for (at, line) in columns(&rows).into_iter().enumerate() {
         let member = at.checked_sub(1).and_then(|at| cluster.nodes.get(at));
         text.push_str(&match member {
             None => paint(line, Colour::Bold),

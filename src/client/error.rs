@@ -17,13 +17,14 @@ pub enum Error {
         /// What the node said, if one did.
         problem: Option<Box<Problem>>,
     },
-    /// The request may or may not have been applied. Only asking again under the same id is safe.
+    /// The request may or may not have been applied. For a permit, only asking again under the same id is safe; for
+    /// anything else, look before you ask again.
     #[error("outcome unknown: {detail}")]
     OutcomeUnknown {
         /// How certainty was lost.
         detail: String,
-        /// The id to ask again under.
-        request_id: String,
+        /// The id to ask again under; only requests for permits have one.
+        request_id: Option<String>,
     },
     /// A node refused the request as such; asking again changes nothing.
     #[error("refused: {}", .0.detail)]

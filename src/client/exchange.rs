@@ -2,18 +2,21 @@
 
 use super::error::Error;
 use crate::api::QUORATE_LEADER;
+use reqwest::Method;
 use serde::Serialize;
 use std::time::Duration;
 
-/// Largest answer that is read, in bytes.
-const ANSWER_BYTES_MAX: usize = 1024 * 1024;
+/// Largest answer that is read, in bytes: room for ten thousand policies.
+const ANSWER_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// Longest wait for a connection: past it the next node is more likely to answer.
 const CONNECT_TIMEOUT_MAX: Duration = Duration::from_secs(1);
 
-/// A request, ready to be sent to whichever node.
+/// A request, ready to be sent to whichever node, as often as need be.
 pub(super) struct Exchange {
+    method: Method,
     path: String,
-    /// JSON for a POST; `None` for a GET.
+    headers: Vec<(&'static str, String)>,
+    /// JSON, for methods that bring some.
     body: Option<Vec<u8>>,
 }
 
@@ -29,13 +32,31 @@ pub(super) enum Reply {
 
 impl Exchange {
     pub(super) fn get(path: String) -> Self {
-        Self { path, body: None }
+        Self { method: Method::GET, path, headers: Vec::new(), body: None }
+    }
+
+    pub(super) fn delete(path: String) -> Self {
+        Self { method: Method::DELETE, ..Self::get(path) }
     }
 
     pub(super) fn post(path: &str, body: &impl Serialize) -> Result<Self, Error> {
+        Self::with_body(Method::POST, path.to_owned(), body)
+    }
+
+    pub(super) fn put(path: String, body: &impl Serialize) -> Result<Self, Error> {
+        Self::with_body(Method::PUT, path, body)
+    }
+
+    fn with_body(method: Method, path: String, body: &impl Serialize) -> Result<Self, Error> {
         let body =
             serde_json::to_vec(body).map_err(|error| Error::Misuse(format!("no JSON comes of that: {error}")))?;
-        Ok(Self { path: path.to_owned(), body: Some(body) })
+        Ok(Self { method, body: Some(body), ..Self::get(path) })
+    }
+
+    /// The same, with one more header.
+    pub(super) fn header(mut self, name: &'static str, value: String) -> Self {
+        self.headers.push((name, value));
+        self
     }
 }
 
@@ -59,10 +80,13 @@ impl Wire {
 
     pub(super) async fn exchange(&self, node: &str, exchange: &Exchange, timeout: Duration) -> Reply {
         let url = format!("{node}{}", exchange.path);
-        let request = match &exchange.body {
-            None => self.0.get(url),
-            Some(body) => self.0.post(url).header("content-type", "application/json").body(body.clone()),
-        };
+        let mut request = self.0.request(exchange.method.clone(), url);
+        for (name, value) in &exchange.headers {
+            request = request.header(*name, value);
+        }
+        if let Some(body) = &exchange.body {
+            request = request.header("content-type", "application/json").body(body.clone());
+        }
         let mut response = match request.timeout(timeout).send().await {
             Ok(response) => response,
             Err(error) if error.is_connect() => return Reply::NotSent(causes(&error)),

@@ -1,7 +1,8 @@
 //! The Rust client: any node will do, the leader is found on the way, and a retry never takes a second permit.
 //!
 //! Invariants
-//! - A request that may have been applied is sent again only under the same request id; every acquire has one.
+//! - A request that may have been applied is sent again only where twice means the same as once: an acquire under its
+//!   request id (every one has one), a change of a policy, a release. A reset is not.
 //! - Doubt sticks: once an attempt was lost on the way, "certainly not granted" is never said of the whole again.
 //! - A wait counts from the receipt of the answer, the deadline of a start window from the first send. Both err on the
 //!   safe side.
@@ -12,16 +13,19 @@ mod error;
 mod exchange;
 mod nodes;
 mod permit;
+mod policies;
+mod release;
 
 pub use error::Error;
 pub use permit::{Permit, TooLate};
+pub use policies::{Precondition, Removed};
 
 use crate::api::{AcquireRequest, AcquireResponse, ClusterResponse, Code, KeyResponse, Problem};
 use crate::clock::{Deadline, Stopwatch};
 use crate::limits::REQUEST_ID_RETENTION_NS;
 use exchange::{Exchange, Reply, Wire};
 use nodes::Nodes;
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::de::DeserializeOwned;
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,6 +40,9 @@ const PAUSE_MAX: Duration = Duration::from_millis(500);
 const SILENT_ROUNDS_MAX: u32 = 2;
 /// Longest deadline: within half of the time that a request id is remembered.
 const TIMEOUT_MAX: Duration = Duration::from_nanos(REQUEST_ID_RETENTION_NS / 2);
+
+/// What a segment of a path cannot have as it is: everything but the characters that URLs call unreserved.
+const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// Where a cluster is and how much patience to have with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,6 +80,34 @@ struct Settled<T> {
     answer: T,
     /// How many attempts reached a node, this one included.
     sends: u32,
+    /// How an earlier attempt was lost that may have been applied.
+    doubt: Option<String>,
+}
+
+/// Why a question was not settled.
+struct Unsettled {
+    error: Error,
+    /// How an earlier attempt was lost that may have been applied.
+    doubt: Option<String>,
+}
+
+impl From<Unsettled> for Error {
+    fn from(unsettled: Unsettled) -> Self {
+        unsettled.error
+    }
+}
+
+/// What asking does, and so what is safe to do after an attempt was lost.
+#[derive(Debug, Clone, Copy)]
+enum Effect<'a> {
+    /// Nothing: asked again at will, and never in doubt.
+    Nothing,
+    /// Takes a permit under this id: asked again at will.
+    Permit(&'a str),
+    /// The same whether it is applied once or twice: asked again at will.
+    Repeatable,
+    /// Something else each time: never asked again once it may have been applied.
+    Once,
 }
 
 impl Client {
@@ -106,19 +141,19 @@ impl Client {
         };
         request.request_id = Some(request_id.clone());
         let asked = Stopwatch::start();
-        let settled = self.ask::<AcquireResponse>(&Exchange::post("/acquire", &request)?, Some(&request_id)).await?;
+        let settled =
+            self.ask::<AcquireResponse>(&Exchange::post("/acquire", &request)?, Effect::Permit(&request_id)).await?;
         Ok(Permit::new(settled.answer, request_id, asked, settled.sends))
     }
 
     /// Looks at a key without consuming anything; linearizable.
     pub async fn key(&self, key: &str) -> Result<KeyResponse, Error> {
-        let path = format!("/keys/{}", utf8_percent_encode(key, NON_ALPHANUMERIC));
-        Ok(self.ask(&Exchange::get(path), None).await?.answer)
+        Ok(self.ask(&Exchange::get(path("keys", key)?), Effect::Nothing).await?.answer)
     }
 
     /// The cluster as the node sees it that answers first.
     pub async fn cluster(&self) -> Result<ClusterResponse, Error> {
-        Ok(self.ask(&Exchange::get("/cluster".to_owned()), None).await?.answer)
+        Ok(self.ask(&Exchange::get("/cluster".to_owned()), Effect::Nothing).await?.answer)
     }
 
     /// Asks every node whether it should get traffic: its URL, and what is wrong if something is.
@@ -137,13 +172,8 @@ impl Client {
         futures::future::join_all(self.nodes.configured().iter().map(one)).await
     }
 
-    /// Puts one question to the nodes in turn until one settles it or the deadline has come. `request_id` is there if the
-    /// question changes something.
-    async fn ask<T: DeserializeOwned>(
-        &self,
-        exchange: &Exchange,
-        request_id: Option<&str>,
-    ) -> Result<Settled<T>, Error> {
+    /// Puts one question to the nodes in turn until one settles it or the deadline has come.
+    async fn ask<T: DeserializeOwned>(&self, exchange: &Exchange, effect: Effect<'_>) -> Result<Settled<T>, Unsettled> {
         let deadline = Deadline::after(self.timeout);
         let mut doubt = None;
         let mut last = Again::new("no node was asked".to_owned());
@@ -153,7 +183,7 @@ impl Client {
             for node in self.nodes.in_turn() {
                 let left = deadline.remaining();
                 if left.is_zero() {
-                    return Err(give_up(last, doubt, request_id));
+                    return Err(give_up(last, doubt, effect));
                 }
                 let reply = self.wire.exchange(&node, exchange, left.min(self.attempt_timeout)).await;
                 self.nodes.learn(&node, &reply);
@@ -161,8 +191,8 @@ impl Client {
                 heard |= sent;
                 sends += u32::from(sent);
                 match judge(&node, reply) {
-                    Judgement::Settled(answer) => return Ok(Settled { answer, sends }),
-                    Judgement::Final(error) => return Err(error),
+                    Judgement::Settled(answer) => return Ok(Settled { answer, sends, doubt }),
+                    Judgement::Final(error) => return Err(Unsettled { error, doubt }),
                     Judgement::Again(again) => {
                         if again.in_doubt {
                             doubt = Some(again.detail.clone());
@@ -170,19 +200,30 @@ impl Client {
                         last = again;
                     }
                 }
+                if doubt.is_some() && matches!(effect, Effect::Once) {
+                    return Err(give_up(last, doubt, effect));
+                }
             }
             silent_rounds = if heard { 0 } else { silent_rounds + 1 };
             if silent_rounds >= SILENT_ROUNDS_MAX && doubt.is_none() {
-                return Err(give_up(last, doubt, request_id));
+                return Err(give_up(last, doubt, effect));
             }
             let nap = last.retry_after.unwrap_or(pause).clamp(PAUSE_MIN, PAUSE_MAX);
             if nap >= deadline.remaining() {
-                return Err(give_up(last, doubt, request_id));
+                return Err(give_up(last, doubt, effect));
             }
             sleep(nap).await;
             pause = (pause * 2).min(PAUSE_MAX);
         }
     }
+}
+
+/// The path of one thing in a collection. `.` and `..` mean directories to whatever reads URLs, also when encoded.
+fn path(collection: &str, name: &str) -> Result<String, Error> {
+    if matches!(name, "" | "." | "..") {
+        return Err(Error::Misuse(format!("{name:?} cannot be part of a URL")));
+    }
+    Ok(format!("/{collection}/{}", utf8_percent_encode(name, ENCODED)))
 }
 
 /// Why to ask another node.
@@ -247,11 +288,17 @@ fn judge<T: DeserializeOwned>(node: &str, reply: Reply) -> Judgement<T> {
     }
 }
 
-fn give_up(last: Again, doubt: Option<String>, request_id: Option<&str>) -> Error {
-    match (doubt, request_id) {
-        (Some(detail), Some(id)) => Error::OutcomeUnknown { detail, request_id: id.to_owned() },
-        _ => Error::Unavailable { detail: last.detail, problem: last.problem },
-    }
+fn give_up(last: Again, doubt: Option<String>, effect: Effect<'_>) -> Unsettled {
+    let error = match (&doubt, effect) {
+        (None, _) | (_, Effect::Nothing) => Error::Unavailable { detail: last.detail, problem: last.problem },
+        (Some(detail), Effect::Permit(id)) => {
+            Error::OutcomeUnknown { detail: detail.clone(), request_id: Some(id.to_owned()) }
+        }
+        (Some(detail), Effect::Repeatable | Effect::Once) => {
+            Error::OutcomeUnknown { detail: detail.clone(), request_id: None }
+        }
+    };
+    Unsettled { error, doubt }
 }
 
 /// 128 random bits as hexadecimal digits: nobody else's, without asking anybody.

@@ -16,32 +16,67 @@ pub(crate) enum Act {
     Silence,
 }
 
-/// A fake node. It goes on with its last act for ever.
+/// One request as it arrived.
+#[derive(Debug, Clone)]
+pub(crate) struct Request {
+    pub(crate) method: String,
+    pub(crate) path: String,
+    first_line: String,
+    /// Names in lower case.
+    headers: Vec<(String, String)>,
+    pub(crate) body: String,
+}
+
+impl Request {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_str())
+    }
+}
+
+/// What decides how to react.
+type Mind = dyn Fn(&Request) -> Act + Send + Sync;
+
+/// A fake node.
 pub(crate) struct Fake {
     pub(crate) url: String,
-    bodies: Arc<Mutex<Vec<String>>>,
+    requests: Arc<Mutex<Vec<Request>>>,
 }
 
 impl Fake {
+    /// One that follows a script, whatever it is asked. It goes on with its last act for ever.
     pub(crate) fn new(acts: Vec<Act>) -> Self {
+        let script = Mutex::new(acts);
+        Self::with(move |_| {
+            let mut script = script.lock().expect("no panic in the fake");
+            if script.len() > 1 { script.remove(0) } else { script[0].clone() }
+        })
+    }
+
+    /// One that looks at what it is asked.
+    pub(crate) fn with(mind: impl Fn(&Request) -> Act + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let url = format!("http://{}", listener.local_addr().expect("an address"));
-        let bodies = Arc::new(Mutex::new(Vec::new()));
-        let script = Arc::new(Mutex::new(acts));
-        let seen = Arc::clone(&bodies);
+        let requests = Arc::new(Mutex::new(Vec::new()));
+        let mind: Arc<Mind> = Arc::new(mind);
+        let seen = Arc::clone(&requests);
         // Ends with the test process.
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let (script, seen) = (Arc::clone(&script), Arc::clone(&seen));
-                thread::spawn(move || serve(stream, &script, &seen));
+                let (mind, seen) = (Arc::clone(&mind), Arc::clone(&seen));
+                thread::spawn(move || serve(stream, &*mind, &seen));
             }
         });
-        Self { url, bodies }
+        Self { url, requests }
+    }
+
+    /// Every request so far.
+    pub(crate) fn requests(&self) -> Vec<Request> {
+        self.requests.lock().expect("no panic in the fake").clone()
     }
 
     /// First line and body of every request so far.
     pub(crate) fn asked(&self) -> Vec<String> {
-        self.bodies.lock().expect("no panic in the fake").clone()
+        self.requests().iter().map(|request| format!("{}\n{}", request.first_line, request.body)).collect()
     }
 
     /// The request ids of all that was asked.
@@ -55,15 +90,12 @@ impl Fake {
     }
 }
 
-fn serve(stream: TcpStream, script: &Mutex<Vec<Act>>, seen: &Mutex<Vec<String>>) {
+fn serve(stream: TcpStream, mind: &Mind, seen: &Mutex<Vec<Request>>) {
     let mut reader = BufReader::new(stream.try_clone().expect("a second handle"));
     let mut writer = stream;
     while let Some(request) = read_request(&mut reader) {
-        seen.lock().expect("no panic in the fake").push(request);
-        let act = {
-            let mut script = script.lock().expect("no panic in the fake");
-            if script.len() > 1 { script.remove(0) } else { script[0].clone() }
-        };
+        seen.lock().expect("no panic in the fake").push(request.clone());
+        let act = mind(&request);
         match act {
             Act::HangUp => return,
             Act::Silence => loop {
@@ -83,10 +115,10 @@ fn serve(stream: TcpStream, script: &Mutex<Vec<Act>>, seen: &Mutex<Vec<String>>)
     }
 }
 
-fn read_request(reader: &mut BufReader<TcpStream>) -> Option<String> {
+fn read_request(reader: &mut BufReader<TcpStream>) -> Option<Request> {
     let mut first = String::new();
     reader.read_line(&mut first).ok().filter(|read| *read > 0)?;
-    let mut length = 0;
+    let mut headers = Vec::new();
     loop {
         let mut line = String::new();
         reader.read_line(&mut line).ok()?;
@@ -94,15 +126,20 @@ fn read_request(reader: &mut BufReader<TcpStream>) -> Option<String> {
         if line.is_empty() {
             break;
         }
-        if let Some((name, value)) = line.split_once(':')
-            && name.eq_ignore_ascii_case("content-length")
-        {
-            length = value.trim().parse().ok()?;
-        }
+        let (name, value) = line.split_once(':')?;
+        headers.push((name.to_ascii_lowercase(), value.trim().to_owned()));
     }
-    let mut body = vec![0; length];
+    let length = headers.iter().find(|(name, _)| name == "content-length");
+    let mut body = vec![0; length.map_or(Some(0), |(_, value)| value.parse().ok())?];
     reader.read_exact(&mut body).ok()?;
-    Some(format!("{}\n{}", first.trim_end(), String::from_utf8_lossy(&body)))
+    let mut words = first.split_whitespace().map(str::to_owned);
+    Some(Request {
+        method: words.next()?,
+        path: words.next()?,
+        first_line: first.trim_end().to_owned(),
+        headers,
+        body: String::from_utf8_lossy(&body).into_owned(),
+    })
 }
 
 /// A grant of permit 7, in this many milliseconds.

@@ -5,6 +5,10 @@ mod acquire;
 mod client;
 mod config;
 mod fake;
+mod policy;
+mod policy_client;
+mod release;
+mod rules;
 mod up;
 mod usage;
 

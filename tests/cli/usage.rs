@@ -15,6 +15,20 @@ fn wrong_usage_exits_with_2_and_says_so_on_stderr() {
         &["acquire", "k", "--max-wait", "soon"],
         &["key", "k", "--nodes", "ftp://x"],
         &["key", "k", "--timeout", "0s"],
+        &["key", ".."],
+        &["release", "k"],
+        &["release", "k", "seven"],
+        &["renew", "k", "-1"],
+        &["policy"],
+        &["policy", "set", "p", "--match", "p"],
+        &["policy", "set", "p q", "--match", "p", "--limit", "1/s"],
+        &["policy", "set", "..", "--match", "p", "--limit", "1/s"],
+        &["policy", "set", "p", "--match", "", "--limit", "1/s"],
+        &["policy", "set", "p", "--match", "p", "--limit", "1/6"],
+        &["policy", "set", "p", "--match", "p", "--limit", "1/s", "--override", "rate,cost"],
+        &["policy", "set", "p", "--match", "p", "--limit", "1/s", "--create", "--if-match", "7"],
+        &["policy", "rm", "p", "--if-match", "latest"],
+        &["policy", "apply"],
         &["up", "--nodes", "0", "--data", "/nonexistent/x"],
         &["node", "--id", "1", "--heartbeat", "5ms"],
         &["completions", "cobol"],
@@ -29,10 +43,10 @@ fn wrong_usage_exits_with_2_and_says_so_on_stderr() {
 #[test]
 fn commands_of_later_releases_are_absent() {
     let help = run(&mut quorate(&["--help"])).out;
-    for command in ["up", "node", "acquire", "key", "status", "config", "completions"] {
+    for command in ["up", "node", "acquire", "release", "renew", "key", "policy", "status", "config", "completions"] {
         assert!(help.contains(&format!("\n  {command} ")), "{command}");
     }
-    for command in ["release", "policy", "bench", "chaos", "proxy"] {
+    for command in ["bench", "chaos", "proxy"] {
         assert_eq!(run(&mut quorate(&[command])).code, 2, "{command}");
     }
 }
@@ -56,6 +70,7 @@ fn completions_are_generated_for_every_shell() {
         let ran = run(&mut quorate(&["completions", shell]));
         assert_eq!(ran.code, 0, "{shell}: {}", ran.err);
         assert!(ran.out.contains("acquire") && ran.out.contains("peer-listen"), "{shell}");
+        assert!(ran.out.contains("apply") && ran.out.contains("if-match"), "{shell}");
     }
 }
 
