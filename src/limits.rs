@@ -72,6 +72,8 @@ pub const POLICY_NAME_BYTES_MAX: usize = 64;
 
 /// Requests in one `POST /acquire/batch`.
 pub const BATCH_REQUESTS_MAX: usize = 1_000;
+/// Keys in one `POST /acquire/batch`, with those of every `all_of`.
+pub const BATCH_KEYS_MAX: usize = 4_096;
 /// Largest body of `POST /acquire/batch`, in bytes.
 pub const BATCH_BODY_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Requests that may wait at the leader for a place, over all keys; past it `overloaded`.

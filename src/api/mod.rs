@@ -12,6 +12,7 @@
 //! problem becomes an HTTP response (`http/`).
 
 mod acquire;
+mod batch;
 mod cluster;
 mod code;
 mod key;
@@ -22,6 +23,7 @@ mod problem;
 mod release;
 
 pub use acquire::{AcquireRequest, AcquireResponse, AllOfResponse, PartRequest, PermitResponse, Wait};
+pub use batch::{BatchRequest, BatchResponse};
 pub use cluster::{Check, ClusterResponse, DigestResponse, Health, MemberResponse};
 pub use code::{Certainty, Code};
 pub use key::KeyResponse;

@@ -317,7 +317,7 @@ async fn a_client_that_does_not_read_loses_its_place() {
 
 #[tokio::test]
 async fn a_node_that_says_nothing_is_not_waited_for_for_ever() {
-    let script = Script { acquire: Box::new(|_| pending().boxed()), ..Script::default() };
+    let script = Script { decide: Box::new(|_| pending().boxed()), ..Script::default() };
     let server = Server::start(script, Options { request_timeout: SHORT, ..Options::default() }).await;
     let mut client = server.client().await;
     client.post(ACQUIRE).await.is_problem(504, "outcome_unknown");
@@ -327,7 +327,7 @@ async fn a_node_that_says_nothing_is_not_waited_for_for_ever() {
 
 #[tokio::test]
 async fn a_panic_in_a_handler_is_an_answer_and_the_connection_lives_on() {
-    let panicking = Script { acquire: Box::new(|_| async { panic!("on purpose") }.boxed()), ..Script::default() };
+    let panicking = Script { decide: Box::new(|_| async { panic!("on purpose") }.boxed()), ..Script::default() };
     let server = Server::start(panicking, Options::default()).await;
     let mut client = server.client().await;
     client.post(ACQUIRE).await.is_problem(500, "internal");
@@ -338,7 +338,7 @@ async fn a_panic_in_a_handler_is_an_answer_and_the_connection_lives_on() {
 fn gated() -> (Script, Arc<Notify>, Arc<Notify>) {
     let (asked, open) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let (asked_inside, open_inside) = (Arc::clone(&asked), Arc::clone(&open));
-    let acquire = Box::new(move |_| {
+    let decide = Box::new(move |_| {
         let (asked, open) = (Arc::clone(&asked_inside), Arc::clone(&open_inside));
         async move {
             asked.notify_one();
@@ -347,7 +347,7 @@ fn gated() -> (Script, Arc<Notify>, Arc<Notify>) {
         }
         .boxed()
     });
-    (Script { acquire, ..Script::default() }, asked, open)
+    (Script { decide, ..Script::default() }, asked, open)
 }
 
 #[tokio::test]

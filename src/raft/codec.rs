@@ -364,16 +364,17 @@ pub(super) struct WireSnapshotMeta {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limiter::{Ask, Key, Limit, Spacing, Span, Time};
+    use crate::limiter::{Key, Limit, Spacing, Span, Terms, Time};
     use crate::state::{Acquire, Command, Identity, Stamp};
 
     fn sample() -> WireEntry {
         let leader = LeaderId { term: 3, node: 2 };
+        let limit = Limit::Spacing(Spacing::new("1/6s".parse().unwrap(), Span::from_millis(250), 10).unwrap());
+        let terms = Terms { lead: Span(5), max_wait: Some(Span::from_secs(30)), free_now_only: false };
         let acquire = Acquire {
-            key: Key::new("github-token").unwrap(),
-            limit: Some(Limit::Spacing(Spacing::new("1/6s".parse().unwrap(), Span::from_millis(250), 10).unwrap())),
-            ask: Ask { cost: 2, lead: Span(5), max_wait: Some(Span::from_secs(30)), free_now_only: false },
             identity: Some(Identity { id: 7 << 100, fingerprint: 9 }),
+            worker: Some("w1".into()),
+            ..Acquire::one(Key::new("github-token").unwrap(), Some(limit), 2, terms)
         };
         let batch = Batch {
             stamp: Stamp { leader, time: Time(86_400_000_000_000) },
