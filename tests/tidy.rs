@@ -90,6 +90,7 @@ const FOREIGN: &[(&str, &str, &str)] = &[
     ("sled", "history", "it holds history, not truth"),
     ("axum", "http", "no other module speaks HTTP"),
     ("hyper", "http", "no other module speaks HTTP"),
+    ("serde_saphyr", "cli", "files of policies are YAML, and nothing that a node or a client reads"),
 ];
 
 const UNSAFE_FILE: &str = "src/clock/system.rs";
