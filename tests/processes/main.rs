@@ -11,4 +11,5 @@ mod kills;
 mod quorum;
 mod stops;
 mod storage;
+mod waiting;
 mod workers;
