@@ -14,6 +14,7 @@
 mod acquire;
 mod cluster;
 mod code;
+mod history;
 mod key;
 mod limit;
 mod millis;
@@ -23,6 +24,10 @@ mod problem;
 pub use acquire::{AcquireRequest, AcquireResponse, Wait};
 pub use cluster::{Check, ClusterResponse, DigestResponse, Health, MemberResponse};
 pub use code::{Certainty, Code};
+pub use history::{
+    AuditEvent, AuditResponse, DenialLine, HistoryResponse, KeyHistoryResponse, KeyUsage, PermitLine, PermitOutcome,
+    PolicyUsage, UsageBucket, UsageTotal,
+};
 pub use key::KeyResponse;
 pub use limit::{Kind, Limit, SpacingLimit};
 pub use millis::Millis;

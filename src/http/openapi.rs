@@ -19,6 +19,9 @@ use utoipa::OpenApi;
     paths(
         super::acquire::acquire,
         super::keys::key,
+        super::history::key,
+        super::history::usage,
+        super::audit::audit,
         super::cluster::cluster,
         super::digest::digest,
         super::probes::livez,

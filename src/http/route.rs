@@ -1,7 +1,7 @@
 //! The table of routes. The router, the labels of the metrics, the index and the test of `/openapi.json` all go by it.
 
 use super::app::App;
-use super::{acquire, cluster, digest, index, keys, metrics, openapi, probes, respond};
+use super::{acquire, audit, cluster, digest, history, index, keys, metrics, openapi, probes, respond};
 use crate::api::{Code, Problem};
 use axum::Router;
 use axum::routing::{MethodRouter, get, post};
@@ -13,6 +13,9 @@ use std::sync::Arc;
 pub(super) enum Route {
     Acquire,
     Key,
+    KeyHistory,
+    History,
+    Audit,
     Cluster,
     Digest,
     Livez,
@@ -25,9 +28,12 @@ pub(super) enum Route {
 
 impl Route {
     /// In the order of the enum, which is their number.
-    pub(super) const ALL: [Self; 10] = [
+    pub(super) const ALL: [Self; 13] = [
         Self::Acquire,
         Self::Key,
+        Self::KeyHistory,
+        Self::History,
+        Self::Audit,
         Self::Cluster,
         Self::Digest,
         Self::Livez,
@@ -43,6 +49,9 @@ impl Route {
         match self {
             Self::Acquire => (Method::POST, "/acquire", "ask for a permit"),
             Self::Key => (Method::GET, "/keys/{key}", "look at a key without consuming anything"),
+            Self::KeyHistory => (Method::GET, "/keys/{key}/history", "what this node remembers of a key"),
+            Self::History => (Method::GET, "/history", "usage over the last hour, by policy and by key"),
+            Self::Audit => (Method::GET, "/audit", "changes of policies, members and leaders"),
             Self::Cluster => (Method::GET, "/cluster", "who leads, who is there"),
             Self::Digest => (Method::GET, "/cluster/digest", "a digest of this node's state, to compare nodes by"),
             Self::Livez => (Method::GET, "/livez", "whether the process answers"),
@@ -75,6 +84,10 @@ impl Route {
             return Some(Self::Acquire);
         }
         if let Some(key) = path.strip_prefix("/keys/") {
+            if let Some(key) = key.strip_suffix("/history") {
+                // The router takes an empty segment in the middle of a path, and its handler says what is wrong.
+                return (!key.contains('/')).then_some(Self::KeyHistory);
+            }
             return (!key.is_empty() && !key.contains('/')).then_some(Self::Key);
         }
         Self::ALL.into_iter().find(|route| route.path() == path)
@@ -84,6 +97,9 @@ impl Route {
         match self {
             Self::Acquire => post(acquire::acquire),
             Self::Key => get(keys::key),
+            Self::KeyHistory => get(history::key),
+            Self::History => get(history::usage),
+            Self::Audit => get(audit::audit),
             Self::Cluster => get(cluster::cluster),
             Self::Digest => get(digest::digest),
             Self::Livez => get(probes::livez),
@@ -127,7 +143,11 @@ mod tests {
             assert_eq!(Route::of(route.path()), Some(route));
         }
         assert_eq!(Route::of("/keys/a%2Fb"), Some(Route::Key));
-        for path in ["/keys/", "/keys", "/keys/a/b", "/acquire/", "//", "", "/nothing"] {
+        assert_eq!(Route::of("/keys/a%2Fb/history"), Some(Route::KeyHistory));
+        assert_eq!(Route::of("/keys/history"), Some(Route::Key));
+        for path in
+            ["/keys/", "/keys", "/keys/a/b", "/keys/a/b/history", "/keys/a/history/", "/acquire/", "//", "", "/nothing"]
+        {
             assert_eq!(Route::of(path), None, "{path}");
         }
     }
