@@ -1,6 +1,7 @@
 //! `quorate node`: one node, from its settings to its last flush.
 //!
-//! It stops in this order: unready, no new connections, requests in flight answered, leadership handed over, log flushed.
+//! It stops in this order: unready, no new connections, requests in flight answered, leadership handed over, log flushed, history
+//! closed.
 //! Each step is bounded, and a second signal skips the rest.
 //!
 //! Not here: anything a node does while it runs.
@@ -8,6 +9,8 @@
 use super::exit::Failure;
 use super::settings::Settings;
 use crate::config::Config;
+use crate::history::{self, History};
+use crate::limits::HISTORY_OPEN_MS_MAX;
 use crate::{http, metric_names, node, telemetry};
 use metrics_exporter_prometheus::PrometheusHandle;
 use std::io::{Read, Write};
@@ -22,6 +25,8 @@ use tokio::time::timeout;
 const FILES_BESIDE_CONNECTIONS: u64 = 512;
 /// What the client listener gets on top of the bound that it hands on.
 const HTTP_EXTRA: Duration = Duration::from_secs(1);
+/// What the history gets to write its end; it is no reason to stop late.
+const HISTORY_CLOSES_WITHIN: Duration = Duration::from_secs(2);
 
 /// Arguments of `quorate node`.
 #[derive(Debug, clap::Args)]
@@ -72,7 +77,8 @@ async fn serve(config: &Config, stop_with_stdin: bool) -> Result<(), Failure> {
     let node = node::start(&options, peer_listener).await.map_err(|error| Failure::error(error.to_string()))?;
 
     let (stop_http, http_stops) = oneshot::channel::<()>();
-    let http_options = http_options(config, metrics);
+    let history = history(config);
+    let http_options = http_options(config, metrics, history.clone());
     let mut server = tokio::spawn(http::serve(listener, node.handle(), http_options, async {
         // A sender that is gone means the same as one that sent.
         let _ = http_stops.await;
@@ -99,6 +105,10 @@ async fn serve(config: &Config, stop_with_stdin: bool) -> Result<(), Failure> {
             server.abort();
         }
         node.shutdown(config.drain).await;
+        if let Some(history) = history {
+            // A thread that panicked has said so.
+            let _ = tokio::task::spawn_blocking(move || history.close(HISTORY_CLOSES_WITHIN)).await;
+        }
     };
     tokio::select! {
         () = orderly => tracing::info!(node = config.id, "stopped"),
@@ -123,7 +133,19 @@ fn allow_connections(connections_max: usize) {
     }
 }
 
-fn http_options(config: &Config, metrics: PrometheusHandle) -> http::Options {
+/// Begins to remember, unless told not to. Opening happens apart: no node waits for its history.
+fn history(config: &Config) -> Option<History> {
+    config.history.then(|| {
+        History::start(history::Settings {
+            dir: config.data.join("history"),
+            bytes_max: config.history_bytes_max,
+            age_max: config.history_age,
+            open_within: Duration::from_millis(HISTORY_OPEN_MS_MAX),
+        })
+    })
+}
+
+fn http_options(config: &Config, metrics: PrometheusHandle, history: Option<History>) -> http::Options {
     http::Options {
         connections_max: config.connections_max,
         header_timeout: config.header_timeout,
@@ -132,6 +154,7 @@ fn http_options(config: &Config, metrics: PrometheusHandle) -> http::Options {
         request_timeout: config.request_timeout + HTTP_EXTRA,
         shutdown_grace: config.drain,
         metrics: Some(metrics),
+        history,
         ..http::Options::default()
     }
 }

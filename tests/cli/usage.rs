@@ -15,6 +15,8 @@ fn wrong_usage_exits_with_2_and_says_so_on_stderr() {
         &["acquire", "k", "--max-wait", "soon"],
         &["key", "k", "--nodes", "ftp://x"],
         &["key", "k", "--timeout", "0s"],
+        &["history", "k", "--limit", "0"],
+        &["audit", "--limit", "1001"],
         &["up", "--nodes", "0", "--data", "/nonexistent/x"],
         &["node", "--id", "1", "--heartbeat", "5ms"],
         &["completions", "cobol"],
@@ -29,7 +31,7 @@ fn wrong_usage_exits_with_2_and_says_so_on_stderr() {
 #[test]
 fn commands_of_later_releases_are_absent() {
     let help = run(&mut quorate(&["--help"])).out;
-    for command in ["up", "node", "acquire", "key", "status", "config", "completions"] {
+    for command in ["up", "node", "acquire", "key", "history", "audit", "status", "config", "completions"] {
         assert!(help.contains(&format!("\n  {command} ")), "{command}");
     }
     for command in ["release", "policy", "bench", "chaos", "proxy"] {
