@@ -113,5 +113,15 @@ pub const BODY_TIMEOUT_MS: u64 = 10_000;
 pub const REQUEST_TIMEOUT_MS: u64 = 2_000;
 /// How long a node looks for a leader or a quorum before it answers 503, in milliseconds.
 pub const LEADER_WAIT_MS: u64 = 1_500;
+/// Disk space for the history unless configured otherwise: 256 MiB.
+pub const HISTORY_BYTES_DEFAULT: u64 = 256 * 1024 * 1024;
+/// Least disk space for the history: 16 MiB.
+pub const HISTORY_BYTES_MIN: u64 = 16 * 1024 * 1024;
+/// Most disk space for the history: 1 TiB.
+pub const HISTORY_BYTES_MAX: u64 = 1024 * 1024 * 1024 * 1024;
+/// How long the history goes back unless configured otherwise, in milliseconds: seven days.
+pub const HISTORY_AGE_MS_DEFAULT: u64 = 7 * 86_400_000;
+/// How long opening the history may take before it counts as damaged, in milliseconds.
+pub const HISTORY_OPEN_MS_MAX: u64 = 10_000;
 /// Nodes in one cluster.
 pub const MEMBERS_MAX: usize = 9;

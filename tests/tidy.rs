@@ -37,8 +37,16 @@ const ARROWS: &[Row] = &[
     },
     Row {
         module: "history",
-        may_use: &["state", "limiter", "limits", "metric_names", "clock::Stopwatch", "clock::Deadline"],
-        why: "history is written from outcomes and may be lost, so nothing of it reaches the log",
+        may_use: &[
+            "state",
+            "limiter",
+            "limits",
+            "metric_names",
+            "clock::Stopwatch",
+            "clock::Deadline",
+            "clock::wall_millis",
+        ],
+        why: "history is written from outcomes and may be lost; it alone is aged by the wall clock, as people are",
     },
     Row {
         module: "node",

@@ -15,6 +15,7 @@ mod acquire;
 mod batch;
 mod cluster;
 mod code;
+mod history;
 mod key;
 mod limit;
 mod millis;
@@ -26,6 +27,10 @@ pub use acquire::{AcquireRequest, AcquireResponse, AllOfResponse, PartRequest, P
 pub use batch::{BatchRequest, BatchResponse};
 pub use cluster::{Check, ClusterResponse, DigestResponse, Health, MemberResponse};
 pub use code::{Certainty, Code};
+pub use history::{
+    AuditEvent, AuditResponse, DenialLine, HistoryResponse, KeyHistoryResponse, KeyUsage, PermitLine, PermitOutcome,
+    PolicyUsage, UsageBucket, UsageTotal,
+};
 pub use key::KeyResponse;
 pub use limit::{Kind, Limit, LimitMembers, Ramp};
 pub use millis::Millis;

@@ -331,7 +331,8 @@ mod tests {
     #[tokio::test]
     async fn a_denial_reads_as_documented() {
         let denial = Denial { reason: Reason::ReservationsFull, retry_after: Span(6_000_000_001) };
-        let (response, tally) = verdict(&asked(r#"{"key":"k","limit":"1/6s"}"#), &decided(Outcome::Denied { by: 0, denial, rule: None }));
+        let (response, tally) =
+            verdict(&asked(r#"{"key":"k","limit":"1/6s"}"#), &decided(Outcome::Denied { by: 0, denial, rule: None }));
         let (status, headers, body) = parts(response).await;
         assert_eq!((status, tally), (429, Tally::Denied));
         assert_eq!(

@@ -114,14 +114,17 @@ fn read(bytes: &[u8], headers: &HeaderMap) -> Result<(Vec<Asked>, bool), Refused
         };
         let id = request.request_id.take().or_else(|| named.map(|name| format!("{name}#{index}")));
         if request.wait == Wait::Server {
-            return Err(placed(bad_request("wait: `server` holds one answer for one slot; a batch is answered at once")));
+            return Err(placed(bad_request(
+                "wait: `server` holds one answer for one slot; a batch is answered at once",
+            )));
         }
         let asked = ask::check(request, id.as_deref()).map_err(placed)?;
         keys += asked.limits.len();
         all.push(asked);
     }
     if keys > BATCH_KEYS_MAX {
-        let detail = format!("requests: at most {BATCH_KEYS_MAX} keys in all, with those of `all_of`; these are {keys}");
+        let detail =
+            format!("requests: at most {BATCH_KEYS_MAX} keys in all, with those of `all_of`; these are {keys}");
         return Err(refused(Code::TooLarge, detail));
     }
     Ok((all, atomic))

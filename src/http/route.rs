@@ -2,7 +2,7 @@
 
 use super::app::App;
 use super::{
-    acquire, batch, cluster, digest, index, keys, metrics, openapi, policies, probes, release, respond,
+    acquire, audit, batch, cluster, digest, history, index, keys, metrics, openapi, policies, probes, release, respond,
 };
 use crate::api::{Code, Problem};
 use axum::Router;
@@ -23,6 +23,9 @@ pub(super) enum Route {
     Policy,
     PutPolicy,
     DeletePolicy,
+    KeyHistory,
+    History,
+    Audit,
     Cluster,
     Digest,
     Livez,
@@ -35,7 +38,7 @@ pub(super) enum Route {
 
 impl Route {
     /// In the order of the enum, which is their number.
-    pub(super) const ALL: [Self; 18] = [
+    pub(super) const ALL: [Self; 21] = [
         Self::Acquire,
         Self::Batch,
         Self::Release,
@@ -46,6 +49,9 @@ impl Route {
         Self::Policy,
         Self::PutPolicy,
         Self::DeletePolicy,
+        Self::KeyHistory,
+        Self::History,
+        Self::Audit,
         Self::Cluster,
         Self::Digest,
         Self::Livez,
@@ -69,6 +75,9 @@ impl Route {
             Self::Policy => (Method::GET, "/policies/{name}", "one stored policy"),
             Self::PutPolicy => (Method::PUT, "/policies/{name}", "store a policy"),
             Self::DeletePolicy => (Method::DELETE, "/policies/{name}", "remove a policy"),
+            Self::KeyHistory => (Method::GET, "/keys/{key}/history", "what this node remembers of a key"),
+            Self::History => (Method::GET, "/history", "usage over the last hour, by policy and by key"),
+            Self::Audit => (Method::GET, "/audit", "changes of policies, members and leaders"),
             Self::Cluster => (Method::GET, "/cluster", "who leads, who is there"),
             Self::Digest => (Method::GET, "/cluster/digest", "a digest of this node's state, to compare nodes by"),
             Self::Livez => (Method::GET, "/livez", "whether the process answers"),
@@ -121,6 +130,9 @@ impl Route {
             Self::Policy => get(policies::get),
             Self::PutPolicy => put(policies::put),
             Self::DeletePolicy => delete(policies::delete),
+            Self::KeyHistory => get(history::key),
+            Self::History => get(history::usage),
+            Self::Audit => get(audit::audit),
             Self::Cluster => get(cluster::cluster),
             Self::Digest => get(digest::digest),
             Self::Livez => get(probes::livez),
@@ -135,11 +147,15 @@ impl Route {
 
 /// The path of the table that a path of a request belongs to.
 fn pattern(path: &str) -> Option<&str> {
-    let varies = |prefix: &str| {
-        path.strip_prefix(prefix).filter(|rest| !rest.is_empty() && !rest.contains('/')).is_some()
-    };
+    let varies =
+        |prefix: &str| path.strip_prefix(prefix).filter(|rest| !rest.is_empty() && !rest.contains('/')).is_some();
     if varies("/keys/") {
         return Some("/keys/{key}");
+    }
+    // The router takes an empty segment in the middle of a path, and its handler says what is wrong.
+    let within = path.strip_prefix("/keys/").and_then(|rest| rest.strip_suffix("/history"));
+    if within.is_some_and(|key| !key.contains('/')) {
+        return Some("/keys/{key}/history");
     }
     if varies("/policies/") {
         return Some("/policies/{name}");
@@ -179,7 +195,19 @@ mod tests {
         }
         assert_eq!(Route::of(&Method::GET, "/keys/a%2Fb"), Some(Route::Key));
         assert_eq!(Route::of(&Method::DELETE, "/policies/a"), Some(Route::DeletePolicy));
-        for path in ["/keys/", "/keys", "/keys/a/b", "/policies/", "/acquire/", "//", "", "/nothing"] {
+        assert_eq!(Route::of(&Method::GET, "/keys/a%2Fb/history"), Some(Route::KeyHistory));
+        assert_eq!(Route::of(&Method::GET, "/keys/history"), Some(Route::Key));
+        for path in [
+            "/keys/",
+            "/keys",
+            "/keys/a/b",
+            "/keys/a/b/history",
+            "/keys/a/history/",
+            "/policies/",
+            "/acquire/",
+            "//",
+            "",
+        ] {
             assert_eq!(Route::of(&Method::GET, path), None, "{path}");
         }
         assert_eq!(Route::of(&Method::GET, "/acquire"), None);

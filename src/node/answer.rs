@@ -49,8 +49,8 @@ impl Shared {
     fn stir(&self, frees: &Frees, outcome: &Outcome) {
         match (frees, outcome) {
             (Frees::Key(key), Outcome::Released(true) | Outcome::Reset(true)) => self.waitroom.stir(key),
-            (Frees::Keys(keys), Outcome::Withdrawn(1..)) => {
-                for key in keys {
+            (Frees::Keys(keys), Outcome::Withdrawn(permits)) => {
+                for (key, _) in keys.iter().zip(permits).filter(|(_, permit)| permit.is_some()) {
                     self.waitroom.stir(key);
                 }
             }

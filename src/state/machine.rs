@@ -201,13 +201,12 @@ impl Machine {
         Outcome::Renewed { lease, stop_before: Limit::lease_before(lease) }
     }
 
-    fn withdraw(&mut self, withdraw: &Withdraw) -> usize {
+    fn withdraw(&mut self, withdraw: &Withdraw) -> Vec<Option<u64>> {
         let Some(known) = self.requests.get(withdraw.id).filter(|known| known.claim == withdraw.claim) else {
-            return 0;
+            return vec![None; withdraw.keys.len()];
         };
-        let numbered = withdraw.keys.iter().zip(known.permit..);
-        let numbered: Vec<_> = numbered.map(|(key, permit)| (key, permit)).collect();
-        numbered.into_iter().filter(|(key, permit)| self.give_back(key, *permit)).count()
+        let first = known.permit;
+        withdraw.keys.iter().zip(first..).map(|(key, permit)| self.give_back(key, permit).then_some(permit)).collect()
     }
 }
 

@@ -85,8 +85,8 @@ pub enum Outcome {
     },
     /// There is no such permit, or no such lease any more.
     NoPermit,
-    /// How many permits went back.
-    Withdrawn(usize),
+    /// The permits that went back, key by key; `None` where it was too late.
+    Withdrawn(Vec<Option<u64>>),
     /// Whether there was anything to forget.
     Reset(bool),
     /// The rule is stored under this revision.

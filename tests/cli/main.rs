@@ -5,6 +5,7 @@ mod acquire;
 mod client;
 mod config;
 mod fake;
+mod history;
 mod policy;
 mod policy_client;
 mod release;

@@ -183,7 +183,10 @@ async fn those_who_wait_survive_the_leader() {
     let followers: Vec<_> = cluster.nodes.iter().filter(|node| node.id != leader).map(|n| n.url.clone()).collect();
     let ask = json!({"key": "survivors", "limit": {"rate": "20/s", "max_reserved": 3}});
     let blocker = json!({"key": "survivors", "limit": {"rate": "20/s", "max_reserved": 3}, "cost": 60});
-    assert_eq!(cluster.http.post(format!("{}/acquire", followers[0])).json(&blocker).send().await.unwrap().status(), 200);
+    assert_eq!(
+        cluster.http.post(format!("{}/acquire", followers[0])).json(&blocker).send().await.unwrap().status(),
+        200
+    );
     let mut answers = JoinSet::new();
     for number in 0..60 {
         let waiter = Waiter::send(&followers[number % 2], format!("survivor {number}"), &ask).await;
