@@ -59,7 +59,7 @@ mod tests {
     fn the_rate_grows_linearly() {
         let minute = ramp("10/s", Span::from_secs(60));
         let fast = Span::from_millis(10);
-        let at = |secs| minute.interval(fast, Time(5), Time(5 + secs * 1_000_000_000));
+        let at = |secs: u64| minute.interval(fast, Time(5), Time(5 + secs * 1_000_000_000));
         assert_eq!(at(0), Span::from_millis(100), "10/s");
         assert_eq!(at(30), Span(18_181_819), "55/s, rounded up");
         assert_eq!(at(60), Span::from_millis(10), "100/s");
