@@ -111,13 +111,14 @@ impl Register {
             Limit::Window(window) if slot > from => {
                 // A window reserves only for those who say how long they wait, and never more than it holds.
                 let longest = if terms.free_now_only { None } else { terms.max_wait };
-                let Some(longest) = longest else { return denied(Reason::WindowFull, slot.since(from)) };
-                if wait > longest {
-                    return denied(Reason::WindowFull, wait.minus(longest));
+                if longest.is_none() {
+                    return denied(Reason::WindowFull, slot.since(from));
                 }
-                let full = ahead >= window.count();
-                let first = self.book().and_then(|book| book.slot_after(now, ahead.saturating_sub(window.count())));
-                if full { denied(Reason::WindowFull, first.unwrap_or(slot).since(now)) } else { None }
+                let freed = ahead.checked_sub(window.count()).and_then(|over| self.book()?.slot_after(now, over));
+                let until_freed = freed.map_or(Span::ZERO, |first| first.since(now));
+                let refused = over_wait.max(until_freed);
+                // Who comes when the slot does needs no reservation.
+                if refused > Span::ZERO { denied(Reason::WindowFull, refused.min(slot.since(from))) } else { None }
             }
             _ => None,
         }
@@ -357,5 +358,59 @@ impl Details {
             self.cells.add(window, now, owed);
         }
         self.holes.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limiter::{Decision, Part, decide};
+
+    const SEC: u64 = 1_000_000_000;
+
+    fn at(seconds: u64) -> Time {
+        Time(seconds * SEC)
+    }
+
+    fn window(aligned: bool, rate: &str, resolution_secs: u64) -> Limit {
+        let rate = rate.parse().unwrap();
+        let sliding = || Window::sliding(rate, Some(Span::from_secs(resolution_secs))).unwrap();
+        Limit::Window(if aligned { Window::aligned(rate) } else { sliding() })
+    }
+
+    fn waiting(seconds: u64) -> Terms {
+        Terms { max_wait: Some(Span::from_secs(seconds)), ..Terms::default() }
+    }
+
+    /// Asks for one permit alone and enters it if it is granted: its slot, or the reason and the wait.
+    fn ask(
+        register: &mut Register,
+        limit: &Limit,
+        now: Time,
+        (permit, cost): (u64, u64),
+        terms: &Terms,
+    ) -> Result<Time, (Reason, Span)> {
+        match decide(&[Part { register, limit, cost }], now, terms) {
+            Decision::Granted { slot } => {
+                register.take(limit, now, terms.lead, &Entry { permit, slot, cost, request: Some(permit.into()) });
+                Ok(slot)
+            }
+            Decision::Denied { denial, .. } => Err((denial.reason, denial.retry_after)),
+            Decision::Never { why, .. } => panic!("{why}"),
+        }
+    }
+
+    /// "When the same one could be granted if nobody else came": two rules refuse, and the later instant counts.
+    #[test]
+    fn a_full_window_says_when_both_of_its_rules_would_grant() {
+        let limit = window(true, "2/10s", 10);
+        let mut register = Register::default();
+        for permit in 1..=4 {
+            ask(&mut register, &limit, at(0), (permit, 1), &waiting(10)).unwrap();
+        }
+        assert_eq!(register.ahead(at(0)), 2);
+        let denied = ask(&mut register, &limit, at(0), (5, 1), &waiting(15));
+        assert_eq!(denied, Err((Reason::WindowFull, Span::from_secs(10))), "in 5 s it is near enough, but no place");
+        assert_eq!(ask(&mut register, &limit, at(10), (5, 1), &waiting(15)), Ok(at(20)));
     }
 }
