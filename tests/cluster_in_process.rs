@@ -1,10 +1,10 @@
 //! Three nodes in one process: real consensus, real disks, real connections, no HTTP.
 
 use quorate::clock::SystemClocks;
-use quorate::limiter::{Ask, Key, Limit, Spacing, Span};
+use quorate::limiter::{Key, Limit, Spacing, Span, Terms};
 use quorate::node::{Handle, Node, Options, start};
 use quorate::raft::LogStore;
-use quorate::state::{Acquire, Grant, Identity, Outcome};
+use quorate::state::{Acquire, Command, Grant, Identity, Outcome};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -17,8 +17,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 fn acquire(key: &str, rate: &str, id: Option<&str>) -> Acquire {
     let key = Key::new(key).unwrap();
     let limit = Limit::Spacing(Spacing::new(rate.parse().unwrap(), Span::ZERO, 100_000).unwrap());
-    let identity = id.map(|id| Identity::of(id, &key, Some(&limit), 1));
-    Acquire { key, limit: Some(limit), ask: Ask::default(), identity }
+    let mut acquire = Acquire::one(key, Some(limit), 1, Terms::default());
+    acquire.identity = id.map(|id| Identity::of(id, acquire.wanted()));
+    acquire
 }
 
 fn clocks() -> Arc<SystemClocks> {
@@ -79,7 +80,7 @@ impl Cluster {
     }
 
     async fn grant(&self, index: usize, acquire: Acquire) -> Grant {
-        let verdict = self.handle(index).acquire(acquire).await.unwrap();
+        let verdict = self.handle(index).decide(Command::Acquire(acquire)).await.unwrap();
         let Outcome::Granted(grant) = verdict.outcome else { panic!("{verdict:?}") };
         grant
     }
@@ -94,15 +95,15 @@ async fn permits_are_spaced_whichever_node_is_asked() {
         grants.push(cluster.grant(round % 3, acquire("k", "10/s", None)).await);
     }
     for pair in grants.windows(2) {
-        assert!(pair[1].permit > pair[0].permit, "permits grow: {pair:?}");
+        assert!(pair[1].first.number > pair[0].first.number, "permits grow: {pair:?}");
         assert!(pair[1].slot.since(pair[0].slot) >= Span::from_millis(100), "slots are spaced: {pair:?}");
     }
     let first = cluster.grant(0, acquire("once", "10/s", Some("id"))).await;
     let again = cluster.grant(1, acquire("once", "10/s", Some("id"))).await;
-    assert_eq!((first.permit, first.slot), (again.permit, again.slot));
+    assert_eq!((first.first.number, first.slot), (again.first.number, again.slot));
     assert!(again.replayed && !first.replayed);
     for index in 0..3 {
-        let look = cluster.handle(index).look(Key::new("k").unwrap()).await.unwrap();
+        let look = cluster.handle(index).look(Key::new("k").unwrap(), None).await.unwrap();
         assert_eq!(look.key.unwrap().permit, 60);
     }
     for index in 0..3 {
@@ -130,7 +131,7 @@ async fn a_node_far_behind_gets_a_snapshot() {
     for round in 0..300 {
         last = cluster.grant(round % 3, acquire("k", "1000/s", None)).await;
     }
-    tokio::time::timeout(PATIENCE, settled(&cluster, last.permit)).await.expect("equal digests");
+    tokio::time::timeout(PATIENCE, settled(&cluster, last.first.number)).await.expect("equal digests");
     assert!(dir.path().join("node3/snapshots/current.snapshot").exists(), "node 3 got a snapshot");
 
     for index in 0..3 {
@@ -140,9 +141,9 @@ async fn a_node_far_behind_gets_a_snapshot() {
         cluster.restart(index).await;
     }
     let after = cluster.grant(2, acquire("k", "1000/s", None)).await;
-    assert_eq!(after.permit, last.permit + 1, "nothing is forgotten");
+    assert_eq!(after.first.number, last.first.number + 1, "nothing is forgotten");
     assert!(after.slot >= last.slot, "and time goes on");
-    tokio::time::timeout(PATIENCE, settled(&cluster, after.permit)).await.expect("equal digests");
+    tokio::time::timeout(PATIENCE, settled(&cluster, after.first.number)).await.expect("equal digests");
 }
 
 /// Waits until all nodes have applied the same entries and compares their digests there.

@@ -5,24 +5,46 @@
 //!
 //! ```text
 //! batch at=6s leader=T1-N1 [appended_by=T2-N1] [keys_max=3]     one entry; its commands follow, one a line:
-//! acquire key=a limit=1/6s [window=250ms] [max_reserved=2] [cost=3] [lead=1s] [max_wait=5s] [now_only] [id=x]
+//!   acquire key=a LIMIT [cost=3] [and key=b LIMIT [cost=2] …] [lead=1s] [max_wait=5s] [now_only] [id=x] [claim=7]
+//!   several each                                                or in_line, or all_or_nothing; its requests follow:
+//!   - acquire …
+//!   release key=a permit=3
+//!   renew key=a permit=3
+//!   withdraw id=x claim=7 key=a [key=b …]
+//!   reset key=a
+//!   put name=x pattern=github:* LIMIT [overrides=rate,burst] [if=absent|exists|3]
+//!   delete name=x [if=3]
 //! tick at=6s                                                    an entry without commands
 //! view key=a [at=6s]                                            a look at one key
 //! keys                                                          how much is held
+//! policies                                                      the stored rules
 //! digest                                                        of the whole state
 //! snapshot-roundtrip                                            goes on with what was written and read back
 //! matches file=snapshot-v1.bin                                  compares the state with stored bytes
 //! read file=snapshot-v1.bin                                     goes on with stored bytes
-//! limit                                                         limits as they are understood, one a line:
-//! 1/6s [window=250ms] [max_reserved=2]
+//! limit                                                         limits as they are understood, one a line
+//!
+//! LIMIT: limit=1/6s [window=250ms] [max_reserved=2] [ramp=1/m over=60s]             spacing
+//!        bucket=10/s burst=5 [window=250ms] [max_reserved=2] [ramp=1/s over=60s]
+//!        sliding=100/60s [resolution=5s]
+//!        aligned=100/60s
+//!        in_flight=5 [lease=30s]                                                    concurrency
 //! ```
+//! A request for several keys says `by` which one it was refused; an answer by a stored rule names it as `policy=name@revision`.
 
 use datadriven::TestCase;
-use quorate::limiter::{Ask, Key, Limit, LimitError, Rate, Spacing, Span, Time, parse_duration};
-use quorate::limits::{KEYS_DEFAULT, MAX_RESERVED_DEFAULT};
-use quorate::state::{Acquire, Applied, Batch, Command, Grant, Identity, LeaderId, Machine, Outcome, Stamp};
+use quorate::limiter::{
+    Bucket, Concurrency, Key, Limit, LimitError, Member, Overrides, Ramp, Rate, RateError, Spacing, Span, Terms, Time,
+    Window, parse_duration,
+};
+use quorate::limits::{KEYS_DEFAULT, LEASE_NS_DEFAULT, MAX_RESERVED_DEFAULT};
+use quorate::state::{
+    Acquire, Applied, Batch, Command, Condition, Grant, Held, Identity, LeaderId, Machine, Outcome, Pattern, Permit,
+    Policy, Rule, Several, SeveralRule, Stamp, Wanted, Withdraw, policy_name, request_id_hash,
+};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 #[test]
 fn scripts() {
@@ -63,6 +85,7 @@ impl Stage {
             "batch" | "tick" => self.batch(case)?,
             "view" => self.view(case)?,
             "keys" => self.keys(),
+            "policies" => self.policies(),
             "digest" => self.digest(),
             "snapshot-roundtrip" => self.roundtrip()?,
             "matches" => self.matches(&case.take_arg::<String>("file")?)?,
@@ -80,13 +103,13 @@ impl Stage {
         let appender = case.try_take_arg::<String>("appended_by")?.map_or(Ok(stamper), |id| leader(&id))?;
         let stamp = Stamp { leader: stamper, time: time(&case.take_arg::<String>("at")?)? };
         let keys_max = case.try_take_arg("keys_max")?.unwrap_or(KEYS_DEFAULT);
-        let commands = case.input.lines().map(acquire).collect::<Result<_, _>>()?;
+        let batch = Batch { stamp, keys_max, commands: commands(&case.input)? };
         let mut text = String::new();
-        match self.machine.apply(appender, &Batch { stamp, keys_max, commands }) {
+        match self.machine.apply(appender, &batch) {
             Applied::Decided { now, outcomes } => {
                 writeln!(text, "now {now}")?;
-                for outcome in &outcomes {
-                    writeln!(text, "{}", describe(outcome))?;
+                for (command, outcome) in batch.commands.iter().zip(&outcomes) {
+                    describe(&mut text, command, outcome)?;
                 }
             }
             other => writeln!(text, "{other}")?,
@@ -97,16 +120,36 @@ impl Stage {
     fn view(&self, case: &mut TestCase) -> Result<String, Trouble> {
         let key = Key::new(&case.take_arg::<String>("key")?)?;
         let at = case.try_take_arg::<String>("at")?.map_or(Ok(self.machine.now()), |text| time(&text))?;
-        Ok(match self.machine.view(&key, at) {
-            None => "fresh\n".to_owned(),
-            Some(view) => format!(
-                "next={} reserved={} permit={} limit={}\n",
-                view.next,
-                view.reserved,
-                view.permit,
-                canonical(&view.limit)
-            ),
-        })
+        let Some(view) = self.machine.view(&key, at) else { return Ok("fresh\n".to_owned()) };
+        let standing = view.standing;
+        let in_flight = if matches!(view.limit, Limit::Concurrency(_)) {
+            format!(" in_flight={}", standing.in_flight)
+        } else {
+            String::new()
+        };
+        Ok(format!(
+            "next={} reserved={} remaining={}{in_flight} retry_after={} reset_after={} permit={}{} limit={}\n",
+            standing.next,
+            standing.reserved,
+            standing.remaining,
+            standing.retry_after,
+            standing.reset_after,
+            view.permit,
+            by_rule(view.rule.as_ref()),
+            canonical(&view.limit)
+        ))
+    }
+
+    fn policies(&self) -> String {
+        let (all, revision) = self.machine.policies();
+        let mut text = format!("revision={revision}\n");
+        for stored in all {
+            let overrides: Vec<_> = stored.policy.overrides.members().map(Member::as_str).collect();
+            let (name, pattern, limit) = (&stored.name, &stored.policy.pattern, canonical(&stored.policy.limit));
+            text +=
+                &format!("{name}@{} pattern={pattern} {limit} overrides={}\n", stored.revision, overrides.join(","));
+        }
+        text
     }
 
     fn keys(&self) -> String {
@@ -153,44 +196,243 @@ impl Stage {
     }
 }
 
-/// One line of a batch.
-fn acquire(line: &str) -> Result<Command, Trouble> {
-    let mut words = line.split_whitespace();
-    if words.next() != Some("acquire") {
-        return Err(format!("a batch has lines of \"acquire …\", not {line:?}").into());
-    }
-    let (mut key, mut rate, mut id) = (None, None, None);
-    let (mut window, mut max_reserved) = (Span::ZERO, MAX_RESERVED_DEFAULT);
-    let mut ask = Ask::default();
-    for word in words {
-        match word.split_once('=').unwrap_or((word, "")) {
-            ("key", text) => key = Some(Key::new(text)?),
-            ("limit", text) => rate = Some(text.parse::<Rate>()?),
-            ("window", text) => window = span(text)?,
-            ("max_reserved", text) => max_reserved = text.parse()?,
-            ("cost", text) => ask.cost = text.parse()?,
-            ("lead", text) => ask.lead = span(text)?,
-            ("max_wait", text) => ask.max_wait = Some(span(text)?),
-            ("now_only", "") => ask.free_now_only = true,
-            ("id", text) => id = Some(text),
-            _ => return Err(format!("an acquire has no {word:?}").into()),
+/// The lines of a batch.
+fn commands(lines: &str) -> Result<Vec<Command>, Trouble> {
+    let mut commands = Vec::new();
+    for line in lines.lines() {
+        if let Some(one) = line.strip_prefix("- ") {
+            let Some(Command::Several(several)) = commands.last_mut() else {
+                return Err(format!("{line:?} belongs to no several").into());
+            };
+            let Command::Acquire(acquire) = command(one)? else { return Err("a several has requests".into()) };
+            several.acquires.push(acquire);
+        } else {
+            commands.push(command(line)?);
         }
     }
-    let key = key.ok_or("an acquire has a key")?;
-    let limit = rate.map(|rate| Spacing::new(rate, window, max_reserved).map(Limit::Spacing)).transpose()?;
-    let identity = id.map(|id| Identity::of(id, &key, limit.as_ref(), ask.cost));
-    Ok(Command::Acquire(Acquire { key, limit, ask, identity }))
+    Ok(commands)
 }
 
-fn describe(outcome: &Outcome) -> String {
+/// One line of a batch.
+fn command(line: &str) -> Result<Command, Trouble> {
+    let (verb, rest) = line.split_once(' ').unwrap_or((line, ""));
+    let words: Vec<_> = rest.split_whitespace().collect();
+    Ok(match verb {
+        "acquire" => Command::Acquire(acquire(&words)?),
+        "several" => {
+            let rule = match words.as_slice() {
+                ["each"] => SeveralRule::Each,
+                ["in_line"] => SeveralRule::InLine,
+                ["all_or_nothing"] => SeveralRule::AllOrNothing,
+                _ => return Err(format!("several each, in_line or all_or_nothing, not {rest:?}").into()),
+            };
+            Command::Several(Several { acquires: Vec::new(), rule })
+        }
+        "release" => Command::Release(held(&words)?),
+        "renew" => Command::Renew(held(&words)?),
+        "withdraw" => {
+            let (mut id, mut claim, mut keys) = (None, 0, Vec::new());
+            for word in words {
+                match word.split_once('=') {
+                    Some(("id", text)) => id = Some(request_id_hash(text)),
+                    Some(("claim", text)) => claim = text.parse()?,
+                    Some(("key", text)) => keys.push(Key::new(text)?),
+                    _ => return Err(format!("a withdraw has no {word:?}").into()),
+                }
+            }
+            Command::Withdraw(Withdraw { id: id.ok_or("a withdraw has an id")?, claim, keys })
+        }
+        "reset" => Command::Reset(Key::new(rest.strip_prefix("key=").ok_or("reset key=a")?)?),
+        "put" => put(&words)?,
+        "delete" => {
+            let (mut name, mut condition) = (None, Condition::Always);
+            for word in words {
+                match word.split_once('=') {
+                    Some(("name", text)) => name = Some(policy_name(text)?),
+                    Some(("if", text)) => condition = only_if(text)?,
+                    _ => return Err(format!("a delete has no {word:?}").into()),
+                }
+            }
+            Command::DeletePolicy { name: name.ok_or("a delete has a name")?, condition }
+        }
+        _ => return Err(format!("a batch has no {line:?}").into()),
+    })
+}
+
+fn put(words: &[&str]) -> Result<Command, Trouble> {
+    let (mut name, mut pattern, mut overrides, mut condition) = (None, None, Overrides::NONE, Condition::Always);
+    let mut members = Members::default();
+    for word in words {
+        match word.split_once('=') {
+            Some(("name", text)) => name = Some(policy_name(text)?),
+            Some(("pattern", text)) => pattern = Some(Pattern::new(text)?),
+            Some(("overrides", text)) => {
+                for one in text.split(',') {
+                    let member = Member::ALL.into_iter().find(|member| member.as_str() == one);
+                    overrides = overrides.with(member.ok_or("an unknown member")?);
+                }
+            }
+            Some(("if", text)) => condition = only_if(text)?,
+            _ if members.take(word)? => {}
+            _ => return Err(format!("a put has no {word:?}").into()),
+        }
+    }
+    let limit = members.limit()?.ok_or("a put has a limit")?;
+    let pattern = pattern.ok_or("a put has a pattern")?;
+    let policy = Policy { pattern, limit, overrides };
+    Ok(Command::PutPolicy { name: name.ok_or("a put has a name")?, policy, condition })
+}
+
+fn only_if(text: &str) -> Result<Condition, Trouble> {
+    Ok(match text {
+        "absent" => Condition::Absent,
+        "exists" => Condition::Exists,
+        revision => Condition::Revision(revision.parse()?),
+    })
+}
+
+fn held(words: &[&str]) -> Result<Held, Trouble> {
+    let (mut key, mut permit) = (None, 0);
+    for word in words {
+        match word.split_once('=') {
+            Some(("key", text)) => key = Some(Key::new(text)?),
+            Some(("permit", text)) => permit = text.parse()?,
+            _ => return Err(format!("a permit has no {word:?}").into()),
+        }
+    }
+    Ok(Held { key: key.ok_or("a permit has a key")?, permit })
+}
+
+fn acquire(words: &[&str]) -> Result<Acquire, Trouble> {
+    let (mut all, mut id, mut claim, mut terms) = (Vec::new(), None, 0, Terms::default());
+    for part in words.split(|word| *word == "and") {
+        let (mut key, mut cost, mut members) = (None, 1, Members::default());
+        for word in part {
+            match word.split_once('=').unwrap_or((word, "")) {
+                ("key", text) => key = Some(Key::new(text)?),
+                ("cost", text) => cost = text.parse()?,
+                ("lead", text) => terms.lead = span(text)?,
+                ("max_wait", text) => terms.max_wait = Some(span(text)?),
+                ("now_only", "") => terms.free_now_only = true,
+                ("id", text) => id = Some(text),
+                ("claim", text) => claim = text.parse()?,
+                _ if members.take(word)? => {}
+                _ => return Err(format!("an acquire has no {word:?}").into()),
+            }
+        }
+        all.push(Wanted { key: key.ok_or("an acquire has a key")?, limit: members.limit()?, cost });
+    }
+    let identity = id.map(|id| Identity::of(id, &all));
+    let first = all.remove(0);
+    Ok(Acquire { first, more: all, terms, identity, claim, worker: None })
+}
+
+/// The members of a limit, as far as they are said.
+#[derive(Default)]
+struct Members {
+    kind: Option<(String, String)>,
+    window: Option<String>,
+    max_reserved: Option<u32>,
+    burst: Option<u64>,
+    ramp: Option<Rate>,
+    over: Option<Span>,
+    resolution: Option<Span>,
+    lease: Option<Span>,
+}
+
+impl Members {
+    /// Takes one word, if it is a member.
+    fn take(&mut self, word: &str) -> Result<bool, Trouble> {
+        match word.split_once('=') {
+            Some((kind @ ("limit" | "bucket" | "sliding" | "aligned" | "in_flight"), text)) => {
+                self.kind = Some((kind.to_owned(), text.to_owned()));
+            }
+            Some(("window", text)) => self.window = Some(text.to_owned()),
+            Some(("max_reserved", text)) => self.max_reserved = Some(text.parse()?),
+            Some(("burst", text)) => self.burst = Some(text.parse()?),
+            Some(("ramp", text)) => self.ramp = Some(text.parse()?),
+            Some(("over", text)) => self.over = Some(span(text)?),
+            Some(("resolution", text)) => self.resolution = Some(span(text)?),
+            Some(("lease", text)) => self.lease = Some(span(text)?),
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    fn limit(self) -> Result<Option<Limit>, Trouble> {
+        match self.kind {
+            Some(_) => Ok(Some(self.understood()?)),
+            None => Ok(None),
+        }
+    }
+
+    fn understood(self) -> Result<Limit, LimitError> {
+        let named = |member| move |error: RateError| LimitError::Text { member, error };
+        let (kind, text) = self.kind.unwrap_or_default();
+        if kind == "in_flight" {
+            let max = text.parse().map_err(|_| LimitError::Absurd(format!("{text} is no number")))?;
+            return Concurrency::new(max, self.lease.unwrap_or(Span(LEASE_NS_DEFAULT))).map(Limit::Concurrency);
+        }
+        let rate = text.parse::<Rate>().map_err(named("rate"))?;
+        let window = self.window.map_or(Ok(Span::ZERO), |text| parse_duration(&text)).map_err(named("start_window"))?;
+        let ramp = self.ramp.map(|from| Ramp { from, over: self.over.unwrap_or_default() });
+        Ok(match kind.as_str() {
+            "bucket" => {
+                let plain = Bucket::new(rate, self.burst.unwrap_or(1), window, self.max_reserved.unwrap_or(0))?;
+                Limit::Bucket(ramp.map_or(Ok(plain), |ramp| plain.with_ramp(ramp))?)
+            }
+            "sliding" => Limit::Window(Window::sliding(rate, self.resolution)?),
+            "aligned" => Limit::Window(Window::aligned(rate)),
+            _ => {
+                let plain = Spacing::new(rate, window, self.max_reserved.unwrap_or(MAX_RESERVED_DEFAULT))?;
+                Limit::Spacing(ramp.map_or(Ok(plain), |ramp| plain.with_ramp(ramp))?)
+            }
+        })
+    }
+}
+
+fn describe(text: &mut String, command: &Command, outcome: &Outcome) -> Result<(), Trouble> {
+    if let (Command::Several(several), Outcome::Several(outcomes)) = (command, outcome) {
+        writeln!(text, "several")?;
+        for (acquire, outcome) in several.acquires.iter().zip(outcomes) {
+            writeln!(text, "- {}", describe_one(!acquire.more.is_empty(), outcome))?;
+        }
+        return Ok(());
+    }
+    let many = matches!(command, Command::Acquire(acquire) if !acquire.more.is_empty());
+    Ok(writeln!(text, "{}", describe_one(many, outcome))?)
+}
+
+fn describe_one(many: bool, outcome: &Outcome) -> String {
+    let by = |by: &usize| if many { format!(" by={by}") } else { String::new() };
     match outcome {
         Outcome::Granted(grant) => describe_grant(grant),
-        Outcome::Denied(denial) => format!("denied {} retry_after={}", denial.reason.as_str(), denial.retry_after),
-        Outcome::NoLimit => "no limit".to_owned(),
-        Outcome::Never(why) => format!("never: {why}"),
+        Outcome::Denied { by: refused, denial, rule } => {
+            let (reason, retry_after) = (denial.reason.as_str(), denial.retry_after);
+            format!("denied {reason} retry_after={retry_after}{}{}", by(refused), by_rule(rule.as_ref()))
+        }
+        Outcome::NoLimit { by: which } => format!("no limit{}", by(which)),
+        Outcome::Never { by: which, why } => format!("never{}: {why}", by(which)),
         Outcome::RequestIdReused => "request id reused".to_owned(),
         Outcome::TooManyKeys { retry_after } => format!("too many keys retry_after={retry_after}"),
         Outcome::TooManyRequestIds { retry_after } => format!("too many request ids retry_after={retry_after}"),
+        Outcome::Skipped => "skipped".to_owned(),
+        Outcome::Several(_) => "several".to_owned(),
+        Outcome::Released(true) => "released".to_owned(),
+        Outcome::Released(false) => "too late to release".to_owned(),
+        Outcome::Renewed { lease, stop_before } => format!("renewed lease={lease} stop_before={stop_before}"),
+        Outcome::NoPermit => "no such permit".to_owned(),
+        Outcome::Withdrawn(count) => format!("withdrawn {count}"),
+        Outcome::Reset(true) => "reset".to_owned(),
+        Outcome::Reset(false) => "nothing to reset".to_owned(),
+        Outcome::PolicyPut { revision, changed: true } => format!("stored revision={revision}"),
+        Outcome::PolicyPut { revision, changed: false } => format!("unchanged revision={revision}"),
+        Outcome::PolicyDeleted { revision } => format!("deleted revision={revision}"),
+        Outcome::NoPolicy => "no such policy".to_owned(),
+        Outcome::OtherRevision { found: Some(found) } => format!("refused, found revision={found}"),
+        Outcome::OtherRevision { found: None } => "refused, found nothing".to_owned(),
+        Outcome::PolicyConflict { with } => format!("refused, {with} has this pattern"),
+        Outcome::TooManyPolicies => "too many policies".to_owned(),
     }
 }
 
@@ -198,15 +440,32 @@ fn describe_grant(grant: &Grant) -> String {
     let start_before = grant.start_before.map(|span| format!(" start_before={span}")).unwrap_or_default();
     let expires_at = grant.expires_at.map(|time| format!(" expires_at={time}")).unwrap_or_default();
     let replayed = if grant.replayed { format!(" replayed stamp={}", grant.stamp) } else { String::new() };
-    let Grant { permit, slot, reserved, .. } = grant;
-    format!("granted permit={permit} slot={slot} reserved={reserved}{start_before}{expires_at}{replayed}")
+    let Permit { number, reserved, rule, .. } = &grant.first;
+    let first = format!("permit={number} slot={} reserved={reserved}{}", grant.slot, by_rule(rule.as_ref()));
+    let more = |permit: &Permit| {
+        format!(" and permit={} reserved={}{}", permit.number, permit.reserved, by_rule(permit.rule.as_ref()))
+    };
+    let more: String = grant.more.iter().map(more).collect();
+    format!("granted {first}{more}{start_before}{expires_at}{replayed}")
 }
 
-/// The limits of a script, each with what is wrong with it or how it is understood.
+fn by_rule(rule: Option<&Arc<Rule>>) -> String {
+    rule.map(|rule| format!(" policy={}@{}", rule.policy, rule.revision)).unwrap_or_default()
+}
+
+/// The limits of a script, each with what is wrong with it or how it is understood. A bare rate is a spacing limit.
 fn limits(lines: &str) -> Result<String, Trouble> {
     let mut text = String::new();
     for line in lines.lines() {
-        match limit(line)? {
+        let mut members = Members::default();
+        for (index, word) in line.split(' ').enumerate() {
+            if index == 0 && !word.contains('=') {
+                members.kind = Some(("limit".to_owned(), word.to_owned()));
+            } else if !members.take(word)? {
+                return Err(format!("a limit has no {word:?}").into());
+            }
+        }
+        match members.understood() {
             Ok(limit) => writeln!(text, "{}", canonical(&limit))?,
             Err(error) if error.is_syntax() => writeln!(text, "syntax: {error}")?,
             Err(error) => writeln!(text, "absurd: {error}")?,
@@ -215,29 +474,27 @@ fn limits(lines: &str) -> Result<String, Trouble> {
     Ok(text)
 }
 
-fn limit(line: &str) -> Result<Result<Limit, LimitError>, Trouble> {
-    let mut words = line.split(' ');
-    let rate = words.next().unwrap_or_default().parse::<Rate>();
-    let (mut window, mut max_reserved) = (Ok(Span::ZERO), MAX_RESERVED_DEFAULT);
-    for word in words {
-        match word.split_once('=') {
-            Some(("window", text)) => window = parse_duration(text),
-            Some(("max_reserved", text)) => max_reserved = text.parse()?,
-            _ => return Err(format!("a limit has no {word:?}").into()),
-        }
-    }
-    let named = |member| move |error| LimitError::Text { member, error };
-    Ok(rate.map_err(named("rate")).and_then(|rate| {
-        let window = window.map_err(named("start_window"))?;
-        Spacing::new(rate, window, max_reserved).map(Limit::Spacing)
-    }))
-}
-
 /// A limit with everything that it leaves unsaid.
 fn canonical(limit: &Limit) -> String {
-    let Limit::Spacing(spacing) = limit;
-    let (rate, unit) = (spacing.rate(), spacing.unit());
-    format!("{rate} window={} max_reserved={} (one every {unit})", spacing.start_window(), spacing.max_reserved())
+    let ramped =
+        |ramp: Option<Ramp>| ramp.map(|ramp| format!(" ramp={} over={}", ramp.from, ramp.over)).unwrap_or_default();
+    match limit {
+        Limit::Spacing(spacing) => {
+            let (rate, unit, ramp) = (spacing.rate(), spacing.unit(), ramped(spacing.ramp()));
+            let (window, max_reserved) = (spacing.start_window(), spacing.max_reserved());
+            format!("{rate} window={window} max_reserved={max_reserved}{ramp} (one every {unit})")
+        }
+        Limit::Bucket(bucket) => {
+            let (rate, burst, ramp) = (bucket.rate(), bucket.burst(), ramped(bucket.ramp()));
+            let (window, max_reserved) = (bucket.start_window(), bucket.max_reserved());
+            format!("bucket {rate} burst={burst} window={window} max_reserved={max_reserved}{ramp}")
+        }
+        Limit::Window(window) if window.is_aligned() => format!("aligned {}", window.rate()),
+        Limit::Window(window) => format!("sliding {} resolution={}", window.rate(), window.resolution()),
+        Limit::Concurrency(concurrency) => {
+            format!("in_flight {} lease={}", concurrency.max(), concurrency.lease())
+        }
+    }
 }
 
 /// `T1-N2`.

@@ -99,8 +99,9 @@ impl Cells {
         self.counts.last().map_or(Time::ZERO, end)
     }
 
-    /// Counts in the cells of another window. What was in a cell is put where the cell ended: it may only count longer.
-    pub(super) fn recount(&mut self, window: &Window) {
+    /// Counts in the cells of another window. Nothing in here lies after `now`. What was in a cell is put where the cell ended,
+    /// or at `now` if it has not: it may only count longer.
+    pub(super) fn recount(&mut self, window: &Window, now: Time) {
         let old = std::mem::replace(&mut self.width, window.resolution());
         self.lasts = lasts(window);
         if old == self.width {
@@ -108,7 +109,7 @@ impl Cells {
         }
         for cell in std::mem::take(&mut self.counts) {
             let last = Time(cell.index.saturating_add(1).saturating_mul(old.0)).before(Span(1));
-            self.add(window, last, cell.count);
+            self.add(window, last.min(now), cell.count);
         }
     }
 
@@ -189,7 +190,7 @@ mod tests {
         cells.add(&sliding(), Time(2 * SEC), 4);
         cells.add(&sliding(), Time(7 * SEC), 2);
         let finer = Window::sliding("10/10s".parse().unwrap(), Some(Span::from_secs(1))).unwrap();
-        cells.recount(&finer);
+        cells.recount(&finer, Time(13 * SEC));
         assert_eq!(cells.counted(&finer, Time(13 * SEC)), 6, "as if all had come at the end of their cells");
         assert_eq!(cells.counted(&finer, Time(15 * SEC)), 2);
         cells.remove(9, 2);

@@ -111,13 +111,14 @@ impl Register {
             Limit::Window(window) if slot > from => {
                 // A window reserves only for those who say how long they wait, and never more than it holds.
                 let longest = if terms.free_now_only { None } else { terms.max_wait };
-                let Some(longest) = longest else { return denied(Reason::WindowFull, slot.since(from)) };
-                if wait > longest {
-                    return denied(Reason::WindowFull, wait.minus(longest));
+                if longest.is_none() {
+                    return denied(Reason::WindowFull, slot.since(from));
                 }
-                let full = ahead >= window.count();
-                let first = self.book().and_then(|book| book.slot_after(now, ahead.saturating_sub(window.count())));
-                if full { denied(Reason::WindowFull, first.unwrap_or(slot).since(now)) } else { None }
+                let freed = ahead.checked_sub(window.count()).and_then(|over| self.book()?.slot_after(now, over));
+                let until_freed = freed.map_or(Span::ZERO, |first| first.since(now));
+                let refused = over_wait.max(until_freed);
+                // Who comes when the slot does needs no reservation.
+                if refused > Span::ZERO { denied(Reason::WindowFull, refused.min(slot.since(from))) } else { None }
             }
             _ => None,
         }
@@ -213,7 +214,8 @@ impl Register {
     /// - From spacing to spacing `next` is kept: a permit keeps the distance of the limit it was granted by.
     /// - Between all other kinds of rate what is owed in permits stays owed, at the new rate, up to a whole burst or window; and
     ///   `next` never moves back.
-    /// - Counts of a window are put into the cells of the new one so that they may only count longer.
+    /// - Counts of a window are put into the cells of the new one so that they may only count longer; permits ahead where they
+    ///   lie.
     /// - Leases run on. A ramp begins anew unless it is the same one.
     pub fn adopt(&self, old: &Limit, new: &Limit, now: Time) -> Self {
         let mut adopted = self.clone();
@@ -226,7 +228,7 @@ impl Register {
         match (old, new) {
             (Limit::Spacing(_), Limit::Spacing(_)) | (_, Limit::Concurrency(_)) => {}
             (_, Limit::Window(window)) => {
-                details.cells.recount(window);
+                details.recount(window, now);
                 if let Some(pace) = old_pace {
                     details.count_owed(window, &pace, adopted.next, now);
                 }
@@ -342,6 +344,21 @@ impl Details {
         }
     }
 
+    /// Counts in the cells of another window: permits ahead at their slots, the rest so that it may only count longer.
+    fn recount(&mut self, window: &Window, now: Time) {
+        for booking in self.book.iter_mut() {
+            if let Held::Cell { index, cost } = booking.held {
+                self.cells.remove(index, cost);
+            }
+        }
+        self.cells.recount(window, now);
+        for booking in self.book.iter_mut() {
+            if let Held::Cell { index, cost } = &mut booking.held {
+                *index = self.cells.add(window, booking.slot, *cost);
+            }
+        }
+    }
+
     /// Counts what is owed on the axis in the cells of a window: permits ahead at their slots, the rest now.
     fn count_owed(&mut self, window: &Window, pace: &Pace, next: Time, now: Time) {
         let mut owed = next.since(now).0.div_ceil(pace.unit().0).min(window.count());
@@ -357,5 +374,87 @@ impl Details {
             self.cells.add(window, now, owed);
         }
         self.holes.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limiter::{Decision, Part, decide};
+
+    const SEC: u64 = 1_000_000_000;
+
+    fn at(seconds: u64) -> Time {
+        Time(seconds * SEC)
+    }
+
+    fn window(aligned: bool, rate: &str, resolution_secs: u64) -> Limit {
+        let rate = rate.parse().unwrap();
+        let sliding = || Window::sliding(rate, Some(Span::from_secs(resolution_secs))).unwrap();
+        Limit::Window(if aligned { Window::aligned(rate) } else { sliding() })
+    }
+
+    fn waiting(seconds: u64) -> Terms {
+        Terms { max_wait: Some(Span::from_secs(seconds)), ..Terms::default() }
+    }
+
+    /// Asks for one permit alone and enters it if it is granted: its slot, or the reason and the wait.
+    fn ask(
+        register: &mut Register,
+        limit: &Limit,
+        now: Time,
+        (permit, cost): (u64, u64),
+        terms: &Terms,
+    ) -> Result<Time, (Reason, Span)> {
+        match decide(&[Part { register, limit, cost }], now, terms) {
+            Decision::Granted { slot } => {
+                register.take(limit, now, terms.lead, &Entry { permit, slot, cost, request: Some(permit.into()) });
+                Ok(slot)
+            }
+            Decision::Denied { denial, .. } => Err((denial.reason, denial.retry_after)),
+            Decision::Never { why, .. } => panic!("{why}"),
+        }
+    }
+
+    /// "When the same one could be granted if nobody else came": two rules refuse, and the later instant counts.
+    #[test]
+    fn a_full_window_says_when_both_of_its_rules_would_grant() {
+        let limit = window(true, "2/10s", 10);
+        let mut register = Register::default();
+        for permit in 1..=4 {
+            ask(&mut register, &limit, at(0), (permit, 1), &waiting(10)).unwrap();
+        }
+        assert_eq!(register.ahead(at(0)), 2);
+        let denied = ask(&mut register, &limit, at(0), (5, 1), &waiting(15));
+        assert_eq!(denied, Err((Reason::WindowFull, Span::from_secs(10))), "in 5 s it is near enough, but no place");
+        assert_eq!(ask(&mut register, &limit, at(10), (5, 1), &waiting(15)), Ok(at(20)));
+    }
+
+    /// "Permits ahead where they lie": released after the limit has changed, one leaves the cell it is in by now.
+    #[test]
+    fn a_permit_ahead_moves_to_the_cells_of_another_window() {
+        let (coarse, fine) = (window(false, "4/20s", 10), window(false, "4/20s", 1));
+        let mut register = Register::default();
+        ask(&mut register, &coarse, at(5), (1, 2), &waiting(60)).unwrap();
+        ask(&mut register, &coarse, at(5), (2, 2), &waiting(60)).unwrap();
+        let slot = ask(&mut register, &coarse, at(5), (3, 4), &waiting(60)).unwrap();
+        assert_eq!(slot, at(30));
+        let mut adopted = register.adopt(&coarse, &fine, at(6));
+        assert_eq!(adopted.earliest(&fine, at(6), at(6), 1), Ok(Time(50 * SEC + SEC / 4)), "when one of four has left");
+        assert!(adopted.release(&fine, at(6), 3).is_some());
+        assert_eq!(adopted.earliest(&fine, at(6), at(6), 1), Ok(Time(26 * SEC + SEC / 4)), "what came by 6 s is left");
+        assert_eq!(adopted.earliest(&fine, at(6), at(27), 4), Ok(at(27)));
+    }
+
+    /// "So that they may only count longer": what came in the current cell of the new window counts in it.
+    #[test]
+    fn what_just_came_counts_in_an_aligned_window() {
+        let (sliding, aligned) = (window(false, "4/10s", 5), window(true, "4/7s", 7));
+        let mut register = Register::default();
+        ask(&mut register, &sliding, at(6), (1, 4), &Terms::default()).unwrap();
+        let mut adopted = register.adopt(&sliding, &aligned, at(6));
+        let denied = ask(&mut adopted, &aligned, at(6), (2, 1), &Terms::default());
+        assert_eq!(denied, Err((Reason::WindowFull, Span::from_secs(1))));
+        assert_eq!(ask(&mut adopted, &aligned, at(7), (2, 4), &Terms::default()), Ok(at(7)));
     }
 }

@@ -187,7 +187,8 @@ impl Machine {
         let now = self.now;
         let Some(state) = self.keys.get_mut(key) else { return false };
         let Some(request) = state.register.release(&state.limit, now, permit) else { return false };
-        if let Some(id) = request {
+        // The id may have been forgotten and used again since: the newer request has nothing to do with this permit.
+        if let Some(id) = request.filter(|id| self.requests.get(*id).is_some_and(|known| known.permit <= permit)) {
             self.requests.forget(id);
         }
         true
@@ -229,6 +230,27 @@ mod tests {
             Applied::Decided { mut outcomes, .. } => outcomes.remove(0),
             other => panic!("{other:?}"),
         }
+    }
+
+    /// P5: "At most once", for "the retention time of the id": a permit that outlives its id takes no other request's along.
+    #[test]
+    fn a_release_forgets_its_own_request_only() {
+        let mut machine = Machine::default();
+        let far = Some(Limit::Spacing(Spacing::new("1/1h".parse().unwrap(), Span::ZERO, 10).unwrap()));
+        let mut acquire = Acquire::one(Key::new("far").unwrap(), far, 1, Terms::default());
+        let mut apply = |time, command| {
+            let batch = Batch { stamp: Stamp { leader: LEADER, time }, keys_max: KEYS_DEFAULT, commands: vec![command] };
+            machine.apply(LEADER, &batch);
+            machine.request_ids()
+        };
+        apply(Time(0), Command::Acquire(acquire.clone()));
+        acquire.identity = Some(Identity::of("id", acquire.wanted()));
+        assert_eq!(apply(Time(0), Command::Acquire(acquire.clone())), 1);
+        let later = Time(REQUEST_ID_RETENTION_NS);
+        assert_eq!(apply(later, Command::Acquire(acquire.clone())), 1, "forgotten, and a new request");
+        let release = |permit| Command::Release(Held { key: acquire.first.key.clone(), permit });
+        assert_eq!(apply(later, release(2)), 1, "the permit of the first request");
+        assert_eq!(apply(later, release(3)), 0);
     }
 
     /// P7: "everything has a limit and a clear error past it", ids included.

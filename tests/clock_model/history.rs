@@ -168,7 +168,7 @@ impl History {
             note!(history, "node {node}: {:?}", history.nodes[node].clock.read(0));
         }
         for key in 0..history.oracle.keys.len() {
-            note!(history, "key {key}: {:?}", history.oracle.keys[key].limit);
+            note!(history, "key {key}: {:?}", history.oracle.keys[key].spacing);
             history.after(0, Event::Ask { key });
         }
         history.after(0, Event::LookForLeader);

@@ -1,6 +1,6 @@
 //! A model of cluster time: random histories of elections, clocks, networks and workers around the real arithmetic.
 //!
-//! What is real: `clock::Timeline` (rebase and reading), `limiter::Spacing` (decisions, deadlines, expiry). What is modelled:
+//! What is real: `clock::Timeline` (rebase and reading), `limiter` (decisions, registers, deadlines, expiry). What is modelled:
 //! Raft's elections and replication, clocks as functions of real time, workers. Because the model sees real time, it can
 //! check what no node can:
 //!

@@ -5,7 +5,7 @@ use crate::log::{EntryId, Tree};
 use crate::rng::{MS, Rng};
 use crate::rule::Rule;
 use crate::stats::{Count, Stats};
-use quorate::limiter::{Ask, Decision, Rate, Spacing, Span, Time};
+use quorate::limiter::{Decision, Entry, Limit, Part, Rate, Register, Spacing, Span, Terms, Time, decide};
 
 /// A promise that did not hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,8 +40,8 @@ pub struct Grant {
 
 /// One key and everything that was granted and started on it.
 pub struct Key {
-    pub limit: Spacing,
-    next: Time,
+    pub spacing: Spacing,
+    register: Register,
     /// The last slot granted and how much of the limit it took.
     last: Option<(Time, Span)>,
     /// Real instants of starts.
@@ -53,8 +53,12 @@ impl Key {
         let rate = Rate::new(1, Span(rng.range(50 * MS, 1_000 * MS))).expect("a sensible rate");
         let window = Span(rng.range(50 * MS, 500 * MS));
         let reserved = rng.pick(&[0, 1, 2, 4, 8]);
-        let limit = Spacing::new(rate, window, reserved).expect("a window that drift leaves open");
-        Self { limit, next: Time::ZERO, last: None, starts: Vec::new() }
+        let spacing = Spacing::new(rate, window, reserved).expect("a window that drift leaves open");
+        Self { spacing, register: Register::default(), last: None, starts: Vec::new() }
+    }
+
+    pub const fn limit(&self) -> Limit {
+        Limit::Spacing(self.spacing)
     }
 }
 
@@ -66,12 +70,13 @@ pub struct Oracle {
     /// After each committed entry, the lowest `C - (1 + r)s` so far, times [`PAR`].
     floors: Vec<i128>,
     pub keys: Vec<Key>,
+    permits: u64,
     pub violations: Vec<Violation>,
 }
 
 impl Oracle {
     pub const fn new(keys: Vec<Key>) -> Self {
-        Self { committed: Vec::new(), times: Vec::new(), floors: Vec::new(), keys, violations: Vec::new() }
+        Self { committed: Vec::new(), times: Vec::new(), floors: Vec::new(), keys, permits: 0, violations: Vec::new() }
     }
 
     /// The last stamp in a snapshot of the first `len` entries.
@@ -117,8 +122,9 @@ impl Oracle {
             return;
         }
         let key = &mut self.keys[request.key];
-        match key.limit.decide(key.next, now, &request.ask) {
-            Decision::Granted { slot, next } => {
+        let (limit, cost) = (key.limit(), request.cost);
+        match decide(&[Part { register: &key.register, limit: &limit, cost }], now, &request.terms) {
+            Decision::Granted { slot } => {
                 stats.add(Count::Grants);
                 if let Some((last, taken)) = key.last
                     && slot < last.after(taken)
@@ -126,12 +132,15 @@ impl Oracle {
                     let text = format!("slot {slot} follows {last}, which took {taken}");
                     self.violations.push(Violation { promise: Promise::Spacing, text });
                 }
-                let taken = key.limit.unit().times(request.ask.cost).expect("a modest cost");
-                (key.next, key.last) = (next, Some((slot, taken)));
+                let taken = key.spacing.unit().times(cost).expect("a modest cost");
+                self.permits += 1;
+                let entry = Entry { permit: self.permits, slot, cost, request: None };
+                key.register.take(&limit, now, request.terms.lead, &entry);
+                key.last = Some((slot, taken));
                 request.grant = Some(Grant { slot, stamp: now });
             }
-            Decision::Denied(_) => stats.add(Count::Denials),
-            Decision::Never(why) => panic!("the model asks for the impossible: {why}"),
+            Decision::Denied { .. } => stats.add(Count::Denials),
+            Decision::Never { why, .. } => panic!("the model asks for the impossible: {why}"),
         }
     }
 
@@ -149,7 +158,7 @@ impl Oracle {
     pub fn check_starts(&mut self, stats: &mut Stats) {
         for key in &mut self.keys {
             key.starts.sort_unstable();
-            let interval_ns = key.limit.rate().interval().0;
+            let interval_ns = key.spacing.rate().interval().0;
             for pair in key.starts.windows(2) {
                 let gap_ns = pair[1] - pair[0];
                 if let Some(above_ns) = gap_ns.checked_sub(interval_ns) {
@@ -166,7 +175,8 @@ impl Oracle {
 /// The part of a request that the log entry carries, and the state's answer to it.
 pub struct Ordered {
     pub key: usize,
-    pub ask: Ask,
+    pub cost: u64,
+    pub terms: Terms,
     pub grant: Option<Grant>,
 }
 

@@ -6,7 +6,7 @@ use crate::oracle::Ordered;
 use crate::rng::MS;
 use crate::rule::Rule;
 use crate::stats::Count;
-use quorate::limiter::{Ask, Span};
+use quorate::limiter::{Span, Terms};
 
 /// How often a worker sends the same request at most.
 const SENDS_MAX: u32 = 4;
@@ -36,11 +36,11 @@ impl History {
         if !self.open() {
             return;
         }
-        let limit = &self.oracle.keys[key].limit;
-        let (unit_ns, reserved) = (limit.unit().0, limit.max_reserved());
+        let spacing = &self.oracle.keys[key].spacing;
+        let (unit_ns, reserved) = (spacing.unit().0, spacing.max_reserved());
         let lead = if reserved > 0 && self.rng.percent(15) { Span(self.rng.range(1, unit_ns)) } else { Span::ZERO };
         let cost = if self.rng.percent(90) { 1 } else { self.rng.range(2, 3) };
-        self.requests.push(Ordered { key, ask: Ask { cost, lead, ..Ask::default() }, grant: None });
+        self.requests.push(Ordered { key, cost, terms: Terms { lead, ..Terms::default() }, grant: None });
         let clock = WorkerClock::new(&mut self.rng);
         self.workers.push(Worker { clock, sent_ns: self.now_ns, resent_ns: self.now_ns, sends: 0, done: false });
         self.send(self.requests.len() - 1);
@@ -90,7 +90,7 @@ impl History {
             self.workers[request].done = true;
             return;
         };
-        let limit = &self.oracle.keys[key].limit;
+        let limit = self.oracle.keys[key].limit();
         if limit.expires_at(grant.slot).is_some_and(|end| read > end) {
             self.stats.add(Count::AnswersExpired);
             self.workers[request].done = true;
@@ -98,7 +98,7 @@ impl History {
         }
         let mut start_before = limit.start_before(grant.slot, grant.stamp).expect("every key has a window");
         if self.rule == Rule::WholeWindow {
-            start_before = grant.slot.since(grant.stamp).plus(limit.start_window());
+            start_before = grant.slot.since(grant.stamp).plus(self.oracle.keys[key].spacing.start_window());
         }
         let answer = Answer { wait: grant.slot.since(read), start_before };
         note!(self, "node {id} answers request {request} at {read}: {grant:?}");
