@@ -290,6 +290,11 @@ impl Consensus {
         (all, revision)
     }
 
+    /// Whether there is more to forget than the last entry took along.
+    pub fn has_backlog(&self) -> bool {
+        self.state.read().machine.has_backlog()
+    }
+
     /// Cluster time as far as this node has applied.
     pub fn applied_time(&self) -> Time {
         self.state.read().machine.now()

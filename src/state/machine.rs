@@ -7,7 +7,7 @@ use super::outcome::{Applied, KeyView, Outcome};
 use super::policies::{Policies, Put, Stored};
 use super::requests::{Remembered, Requests};
 use super::shards::Shards;
-use crate::limiter::{Key, Limit, Register, Time};
+use crate::limiter::{Key, Limit, Register, Span, Time};
 use crate::limits::{KEYS_EXPIRED_PER_ENTRY_MAX, REQUEST_IDS_EXPIRED_PER_ENTRY_MAX};
 
 /// The whole replicated state.
@@ -90,6 +90,13 @@ impl Machine {
         let register = state.map_or_else(Register::default, |state| state.under(&limit, now));
         let permit = state.map_or(0, |state| state.permit);
         Some(KeyView { standing: register.standing(&limit, now), limit, rule, permit })
+    }
+
+    /// Whether keys or request ids are due to be forgotten that no entry has had the time for yet.
+    pub fn has_backlog(&self) -> bool {
+        let due = |after: Span| after == Span::ZERO;
+        (self.keys() > 0 && due(self.keys.first_leaves_after(self.now)))
+            || (self.request_ids() > 0 && due(self.requests.first_forgotten_after(self.now)))
     }
 
     /// A consistent view of everything, for snapshots and digests.
@@ -239,7 +246,8 @@ mod tests {
         let far = Some(Limit::Spacing(Spacing::new("1/1h".parse().unwrap(), Span::ZERO, 10).unwrap()));
         let mut acquire = Acquire::one(Key::new("far").unwrap(), far, 1, Terms::default());
         let mut apply = |time, command| {
-            let batch = Batch { stamp: Stamp { leader: LEADER, time }, keys_max: KEYS_DEFAULT, commands: vec![command] };
+            let batch =
+                Batch { stamp: Stamp { leader: LEADER, time }, keys_max: KEYS_DEFAULT, commands: vec![command] };
             machine.apply(LEADER, &batch);
             machine.request_ids()
         };

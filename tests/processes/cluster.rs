@@ -277,7 +277,12 @@ pub(crate) struct Patience {
 }
 
 pub(crate) fn patience() -> Patience {
-    Patience { until: quorate::clock::Deadline::after(PATIENCE).instant() }
+    patience_of(PATIENCE)
+}
+
+/// For what takes longer than anything else.
+pub(crate) fn patience_of(all: Duration) -> Patience {
+    Patience { until: quorate::clock::Deadline::after(all).instant() }
 }
 
 impl Patience {

@@ -6,8 +6,10 @@
 mod clocks;
 mod cluster;
 mod disk;
+mod flood;
 mod hostile;
 mod kills;
+mod policies;
 mod quorum;
 mod stops;
 mod storage;
