@@ -31,7 +31,7 @@ struct Details {
     book: Book,
     cells: Cells,
     leases: Leases,
-    /// When a ramp began.
+    /// When a ramp began: the slot of its first permit.
     began: Option<Time>,
 }
 
@@ -161,7 +161,7 @@ impl Register {
                         details.book.add(Booking { permit, slot, held: Held::Region(region), request });
                     }
                     if pace.ramp.is_some() {
-                        details.began = Some(began.unwrap_or(slot));
+                        details.began = Some(began.map_or(slot, |began| began.min(slot)));
                     }
                 }
             }
@@ -194,6 +194,10 @@ impl Register {
         };
         if released.is_some() {
             details.forget_past(limit, now);
+            // While it lies ahead, all permits of a ramp do: it begins with the first of those that are left.
+            if let Some(began) = details.began.filter(|began| *began > now) {
+                details.began = details.book.first_from(began);
+            }
         }
         self.keep(details);
         released
@@ -380,7 +384,7 @@ impl Details {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limiter::{Decision, Part, decide};
+    use crate::limiter::{Bucket, Decision, Part, Ramp, Spacing, decide};
 
     const SEC: u64 = 1_000_000_000;
 
@@ -456,5 +460,38 @@ mod tests {
         let denied = ask(&mut adopted, &aligned, at(6), (2, 1), &Terms::default());
         assert_eq!(denied, Err((Reason::WindowFull, Span::from_secs(1))));
         assert_eq!(ask(&mut adopted, &aligned, at(7), (2, 4), &Terms::default()), Ok(at(7)));
+    }
+
+    fn ramped(rate: &str, burst: Option<u64>, max_reserved: u32, (from, over_secs): (&str, u64)) -> Limit {
+        let rate = rate.parse().unwrap();
+        let ramp = Ramp { from: from.parse().unwrap(), over: Span::from_secs(over_secs) };
+        match burst {
+            Some(burst) => {
+                let bucket = Bucket::new(rate, burst, Span::ZERO, max_reserved).unwrap();
+                Limit::Bucket(bucket.with_ramp(ramp).unwrap())
+            }
+            None => {
+                let spacing = Spacing::new(rate, Span::ZERO, max_reserved).unwrap();
+                Limit::Spacing(spacing.with_ramp(ramp).unwrap())
+            }
+        }
+    }
+
+    fn leading(seconds: u64) -> Terms {
+        Terms { lead: Span::from_secs(seconds), ..Terms::default() }
+    }
+
+    /// "Release of a permit whose slot is still ahead gives it back exactly": the beginning of its ramp included.
+    #[test]
+    fn a_ramp_that_has_not_begun_is_given_back() {
+        let limit = ramped("1/s", Some(10), 10, ("1/4s", 60));
+        let mut register = Register::default();
+        ask(&mut register, &limit, at(0), (1, 1), &leading(30)).unwrap();
+        ask(&mut register, &limit, at(0), (2, 1), &leading(20)).unwrap();
+        assert_eq!(register.began(), Some(at(20)), "with its first permit, not with the one that was granted first");
+        assert!(register.release(&limit, at(0), 2).is_some());
+        assert_eq!(register.began(), Some(at(30)));
+        assert!(register.release(&limit, at(0), 1).is_some());
+        assert_eq!(register, Register::default());
     }
 }
