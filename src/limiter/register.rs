@@ -154,9 +154,10 @@ impl Register {
                 if let Some(pace) = limit.pace() {
                     let place = chain::place(self.next, &details.holes, &pace, (cost, slot), began);
                     assert!(place.slot == slot, "an entry has the earliest slot of its register");
-                    // Pushed ahead by another limit of the same request, it leaves what lies before it to others.
-                    let pushed = slot > now.after(lead);
-                    let region = chain::take(&mut self.next, &mut details.holes, place, pushed);
+                    // Pushed ahead by another limit of the same request, it leaves what lies before it to others. So does a
+                    // bucket whatever the reason: tokens that come before a slot ahead are not that permit's.
+                    let leave_gap = slot > now.after(lead) || pace.burst.is_some() && slot > now;
+                    let region = chain::take(&mut self.next, &mut details.holes, place, leave_gap);
                     if slot > now {
                         details.book.add(Booking { permit, slot, held: Held::Region(region), request });
                     }
@@ -479,6 +480,20 @@ mod tests {
 
     fn leading(seconds: u64) -> Terms {
         Terms { lead: Span::from_secs(seconds), ..Terms::default() }
+    }
+
+    /// "So many at once": one that comes later by its lead does not take the tokens of those who come now.
+    #[test]
+    fn a_lead_does_not_empty_a_bucket() {
+        let limit = Limit::Bucket(Bucket::new("1/s".parse().unwrap(), 5, Span::ZERO, 0).unwrap());
+        let mut register = Register::default();
+        assert_eq!(ask(&mut register, &limit, at(10), (1, 1), &leading(30)), Ok(at(40)));
+        for permit in 2..7 {
+            assert_eq!(ask(&mut register, &limit, at(10), (permit, 1), &Terms::default()), Ok(at(10)));
+        }
+        assert!(ask(&mut register, &limit, at(10), (7, 1), &Terms::default()).is_err());
+        assert_eq!(ask(&mut register, &limit, at(40), (7, 4), &Terms::default()), Ok(at(40)), "five, with that one");
+        assert!(ask(&mut register, &limit, at(40), (8, 1), &Terms::default()).is_err());
     }
 
     /// "Release of a permit whose slot is still ahead gives it back exactly": the beginning of its ramp included.
