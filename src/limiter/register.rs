@@ -139,8 +139,11 @@ impl Register {
         if wait == Span::ZERO || ahead < most {
             return Span::ZERO;
         }
-        let first = if most == 0 { None } else { self.book().and_then(|book| book.slot_after(now, ahead - most)) };
-        first.unwrap_or(slot).since(now).max(Span(1))
+        let freed = if most == 0 { None } else { self.book().and_then(|book| book.slot_after(now, ahead - most)) };
+        // Who comes when the slot does needs no reservation; with a lead a spacing limit always makes one.
+        let comes = (pace.burst.is_some() || from == now).then_some(wait);
+        let until_freed = freed.map(|first| first.since(now));
+        until_freed.into_iter().chain(comes).min().unwrap_or(wait)
     }
 
     /// Enters a permit.
@@ -296,7 +299,7 @@ impl Register {
         if pace.ramp.is_none() {
             return chain::room(self.next, self.holes(), pace, now);
         }
-        let free = u64::from(chain::place(self.next, self.holes(), pace, (1, now), self.began()).slot == now);
+        let free = chain::room_now(self.next, self.holes(), pace, now, self.began());
         u64::from(pace.max_reserved).saturating_sub(self.ahead(now)).saturating_add(free)
     }
 
@@ -508,5 +511,35 @@ mod tests {
         assert_eq!(register.began(), Some(at(30)));
         assert!(register.release(&limit, at(0), 1).is_some());
         assert_eq!(register, Register::default());
+    }
+
+    /// "How many requests for one permit would be granted one after the other now": on a ramp a bucket has some of its burst.
+    #[test]
+    fn what_remains_on_a_ramp_is_what_is_granted() {
+        for (from, over, remaining) in [("1/s", 60, 8), ("1/2s", 60, 5), ("1/100s", 60, 3)] {
+            let limit = ramped("1/s", Some(5), 2, (from, over));
+            let mut register = Register::default();
+            ask(&mut register, &limit, at(10), (1, 1), &Terms::default()).unwrap();
+            let left = register.standing(&limit, at(10)).remaining;
+            assert_eq!(left + 1, remaining - u64::from(from == "1/s"), "from {from}");
+            for permit in 2..2 + left {
+                ask(&mut register, &limit, at(10), (permit, 1), &Terms::default()).unwrap();
+            }
+            assert!(ask(&mut register, &limit, at(10), (9, 1), &Terms::default()).is_err());
+        }
+    }
+
+    /// "When the same one could be granted if nobody else came": a bucket that has the tokens reserves nothing by a lead.
+    #[test]
+    fn a_ramped_bucket_is_waited_for_no_longer_than_for_its_tokens() {
+        for (max_reserved, lead) in [(1, 0), (0, 0), (0, 1)] {
+            let limit = ramped("1/s", Some(1), max_reserved, ("1/s", 60));
+            let mut register = Register::default();
+            ask(&mut register, &limit, at(10), (1, 1), &leading(lead)).unwrap();
+            ask(&mut register, &limit, at(10), (2, 1), &leading(50)).unwrap();
+            let denied = ask(&mut register, &limit, at(10), (3, 1), &leading(lead));
+            assert_eq!(denied, Err((Reason::ReservationsFull, Span::from_secs(1))), "{max_reserved} with {lead} s");
+            assert_eq!(ask(&mut register, &limit, at(11), (3, 1), &leading(lead)), Ok(at(11 + lead)));
+        }
     }
 }

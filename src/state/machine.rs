@@ -270,7 +270,8 @@ mod tests {
         let far = Some(Limit::Spacing(Spacing::new("1/1h".parse().unwrap(), Span::ZERO, 10).unwrap()));
         let mut acquire = Acquire::one(Key::new("far").unwrap(), far, 1, Terms::default());
         let mut apply = |time, command| {
-            let batch = Batch { stamp: Stamp { leader: LEADER, time }, keys_max: KEYS_DEFAULT, commands: vec![command] };
+            let batch =
+                Batch { stamp: Stamp { leader: LEADER, time }, keys_max: KEYS_DEFAULT, commands: vec![command] };
             machine.apply(LEADER, &batch);
             machine.request_ids()
         };
