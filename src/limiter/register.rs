@@ -94,8 +94,7 @@ impl Register {
         let denied = |reason, retry_after| Some(Denial { reason, retry_after });
         let ahead = self.ahead(now);
         if slot > now && ahead >= AHEAD_MAX {
-            let first = self.book().and_then(|book| book.slot_after(now, ahead - AHEAD_MAX));
-            return denied(Reason::ReservationsFull, first.unwrap_or(slot).since(now).max(over_wait));
+            return denied(Reason::ReservationsFull, self.ahead_freed_after(now).max(over_wait));
         }
         match limit {
             Limit::Spacing(_) | Limit::Bucket(_) if slot > now => {
@@ -122,6 +121,13 @@ impl Register {
             }
             _ => None,
         }
+    }
+
+    /// How long until fewer than [`AHEAD_MAX`] permits lie ahead.
+    pub(super) fn ahead_freed_after(&self, now: Time) -> Span {
+        let over = self.ahead(now).checked_sub(AHEAD_MAX);
+        let freed = over.and_then(|over| self.book()?.slot_after(now, over));
+        freed.map_or(Span::ZERO, |first| first.since(now))
     }
 
     /// How much too far ahead `slot` lies: nothing if it lies within what may be reserved.
