@@ -51,6 +51,11 @@ impl Book {
         self.0.get(at).map(|booking| booking.slot)
     }
 
+    /// The first slot from `from` on.
+    pub(super) fn first_from(&self, from: Time) -> Option<Time> {
+        self.0.get(self.0.partition_point(|booking| booking.slot < from)).map(|booking| booking.slot)
+    }
+
     pub(super) fn add(&mut self, booking: Booking) {
         let at = self.0.partition_point(|other| (other.slot, other.permit) < (booking.slot, booking.permit));
         self.0.insert(at, booking);

@@ -41,7 +41,7 @@ impl Cells {
 
     /// The earliest instant from `from` on at which `cost` more fits.
     pub(super) fn earliest(&self, window: &Window, from: Time, cost: u64) -> Time {
-        let mut current = self.index(window, from);
+        let mut current = self.first_fitting(window, self.index(window, from), cost);
         loop {
             let begin = Time(current.saturating_mul(window.resolution().0)).max(from);
             let end = self.end(window, current);
@@ -62,6 +62,23 @@ impl Cells {
             }
             current += 1;
         }
+    }
+
+    /// A cell from `current` on before which nothing fits: far reservations are passed without looking at every cell.
+    fn first_fitting(&self, window: &Window, current: u64, cost: u64) -> u64 {
+        let room = window.count().saturating_sub(cost);
+        if window.is_aligned() {
+            let at = self.counts.partition_point(|cell| cell.index < current);
+            let full = self.counts[at..].iter().zip(current..);
+            return current + full.take_while(|(cell, index)| cell.index == *index && cell.count > room).count() as u64;
+        }
+        // All that counts in full, and all ahead, has to leave room: the newest cells that do, and the one before them has left.
+        let mut whole: u64 = 0;
+        let too_much = self.counts.iter().rev().find(|cell| {
+            whole = whole.saturating_add(cell.count);
+            whole > room
+        });
+        too_much.map_or(current, |cell| current.max(cell.index.saturating_add(window.cells())))
     }
 
     /// Counts `cost` at `slot` and says where.
@@ -198,5 +215,18 @@ mod tests {
         assert_eq!(cells.counts, [Cell { index: 4, count: 4 }]);
         cells.forget_past(&finer, Time(15 * SEC));
         assert!(cells.is_empty());
+    }
+
+    /// P7: a hostile client reserves far ahead, and nobody else waits for that. Looking at every cell took minutes here.
+    #[test]
+    fn far_reservations_are_passed_quickly() {
+        for window in [sliding(), Window::aligned("10/10s".parse().unwrap())] {
+            let mut cells = Cells::default();
+            for reserved in 0..20_000 {
+                let slot = cells.earliest(&window, Time(0), 10);
+                assert_eq!(slot.0, reserved * if window.is_aligned() { 10 } else { 15 } * SEC, "{window:?}");
+                cells.add(&window, slot, 10);
+            }
+        }
     }
 }

@@ -113,6 +113,19 @@ pub(super) fn room(next: Time, holes: &[Region], pace: &Pace, now: Time) -> u64 
     in_holes.fold(at_the_end, u64::saturating_add).min(reach)
 }
 
+/// How many permits of cost 1 would be granted one after the other at `now` with this very slot.
+pub(super) fn room_now(next: Time, holes: &[Region], pace: &Pace, now: Time, began: Option<Time>) -> u64 {
+    let (tolerance, extent) = (pace.tolerance(1), pace.extent(1, began, now).0);
+    let tail = Region { from: next, to: Time(u64::MAX) };
+    let fitting = holes.iter().copied().chain([tail]).map(|free| {
+        let from = free.from.max(now);
+        let within = free.to.since(from).0 / extent;
+        let in_time = tolerance.0.checked_sub(from.since(now).0).map_or(0, |left| left / extent + 1);
+        within.min(in_time)
+    });
+    fitting.fold(0, u64::saturating_add)
+}
+
 fn bound(holes: &mut Vec<Region>) {
     if holes.len() > HOLES_MAX {
         holes.drain(..holes.len() - HOLES_MAX);

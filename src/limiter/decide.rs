@@ -7,6 +7,7 @@ use super::decision::{Decision, Denial, Reason, Terms};
 use super::limit::Limit;
 use super::register::Register;
 use super::time::Time;
+use crate::limits::AHEAD_MAX;
 
 /// One limit of a request, and how its key stands.
 #[derive(Debug, Clone, Copy)]
@@ -53,6 +54,12 @@ pub fn decide(parts: &[Part<'_>], now: Time, terms: &Terms) -> Decision {
     }
     if parts.len() > 1 {
         (slot, last) = common(parts, now, (slot, last));
+        // A limit that has room now may still have too much ahead of it to be pushed there as well.
+        let crowded = |part: &Part<'_>| slot > now && part.register.ahead(now) >= AHEAD_MAX;
+        if let Some(by) = parts.iter().position(crowded) {
+            let retry_after = parts[by].register.ahead_freed_after(now);
+            return Decision::Denied { by, denial: Denial { reason: Reason::ReservationsFull, retry_after } };
+        }
         let wait = slot.since(now);
         let denied = |reason, retry_after| Decision::Denied { by: last, denial: Denial { reason, retry_after } };
         if terms.free_now_only && slot > now {
@@ -83,4 +90,37 @@ fn common(parts: &[Part<'_>], now: Time, (mut slot, mut last): (Time, usize)) ->
     }
     let free = parts.iter().map(|part| part.register.idle_at(part.limit)).max();
     (slot.max(free.unwrap_or(slot)), last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limiter::{Entry, Spacing, Span, Window};
+
+    fn spacing(rate: &str, max_reserved: u32) -> Limit {
+        Limit::Spacing(Spacing::new(rate.parse().unwrap(), Span::ZERO, max_reserved).unwrap())
+    }
+
+    /// P7: "everything has a limit": permits that another limit pushes ahead are bounded like all others.
+    #[test]
+    fn nobody_is_pushed_ahead_without_end() {
+        let (now, second) = (Time(0), Span::from_secs(1));
+        let wide = Limit::Window(Window::aligned("1000000/s".parse().unwrap()));
+        let mut crowd = Register::default();
+        for permit in 1..=AHEAD_MAX {
+            let slot = now.after(second).after(Span(permit));
+            crowd.take(&wide, now, Span::ZERO, &Entry { permit, slot, cost: 1, request: None });
+        }
+        let narrow = spacing("1/s", 10);
+        let mut busy = Register::default();
+        busy.take(&narrow, now, Span::ZERO, &Entry { permit: 1, slot: now, cost: 1, request: None });
+        let busy = Part { register: &busy, limit: &narrow, cost: 1 };
+        let crowded = Part { register: &crowd, limit: &wide, cost: 1 };
+        let pushed = |now| decide(&[busy, crowded], now, &Terms::default());
+        let denial = Denial { reason: Reason::ReservationsFull, retry_after: second.plus(Span(1)) };
+        assert_eq!(pushed(now), Decision::Denied { by: 1, denial });
+        assert_eq!(pushed(now.after(second)), Decision::Granted { slot: now.after(second) }, "not pushed at all");
+        let alone = decide(&[crowded], now, &Terms::default());
+        assert_eq!(alone, Decision::Granted { slot: now }, "what is free now is not ahead");
+    }
 }

@@ -60,7 +60,7 @@ impl Leases {
     /// Ends a lease that still runs.
     pub(super) fn remove(&mut self, permit: u64, now: Time) -> Option<Lease> {
         let at = self.0.binary_search_by_key(&permit, |lease| lease.permit).ok()?;
-        Some(self.0.remove(at)).filter(|lease| lease.ends > now)
+        (self.0[at].ends > now).then(|| self.0.remove(at))
     }
 
     /// Forgets leases that have ended.
@@ -87,7 +87,9 @@ mod tests {
         assert_eq!([0, 9, 10, 20, 30].map(|at| leases.in_flight(Time(at))), [5, 5, 2, 1, 0]);
         assert_eq!([5, 4, 2, 1, 0].map(|most| leases.until_at_most(most, Time(4)).0), [0, 6, 6, 16, 26]);
         assert_eq!(leases.idle_at(), Time(30));
+        let before = leases.clone();
         assert!(leases.remove(2, Time(10)).is_none(), "too late");
+        assert_eq!(leases, before, "and so nothing changes");
         assert!(leases.remove(1, Time(10)).is_some() && leases.remove(1, Time(10)).is_none());
         assert!(leases.get_mut(5, Time(19)).is_some() && leases.get_mut(5, Time(20)).is_none());
         leases.forget_past(Time(20));

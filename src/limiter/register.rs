@@ -31,7 +31,7 @@ struct Details {
     book: Book,
     cells: Cells,
     leases: Leases,
-    /// When a ramp began.
+    /// When a ramp began: the slot of its first permit.
     began: Option<Time>,
 }
 
@@ -94,8 +94,7 @@ impl Register {
         let denied = |reason, retry_after| Some(Denial { reason, retry_after });
         let ahead = self.ahead(now);
         if slot > now && ahead >= AHEAD_MAX {
-            let first = self.book().and_then(|book| book.slot_after(now, ahead - AHEAD_MAX));
-            return denied(Reason::ReservationsFull, first.unwrap_or(slot).since(now).max(over_wait));
+            return denied(Reason::ReservationsFull, self.ahead_freed_after(now).max(over_wait));
         }
         match limit {
             Limit::Spacing(_) | Limit::Bucket(_) if slot > now => {
@@ -124,6 +123,13 @@ impl Register {
         }
     }
 
+    /// How long until fewer than [`AHEAD_MAX`] permits lie ahead.
+    pub(super) fn ahead_freed_after(&self, now: Time) -> Span {
+        let over = self.ahead(now).checked_sub(AHEAD_MAX);
+        let freed = over.and_then(|over| self.book()?.slot_after(now, over));
+        freed.map_or(Span::ZERO, |first| first.since(now))
+    }
+
     /// How much too far ahead `slot` lies: nothing if it lies within what may be reserved.
     fn over_reach(&self, pace: &Pace, now: Time, from: Time, slot: Time) -> Span {
         // A bucket that has the tokens reserves nothing by a lead.
@@ -139,8 +145,11 @@ impl Register {
         if wait == Span::ZERO || ahead < most {
             return Span::ZERO;
         }
-        let first = if most == 0 { None } else { self.book().and_then(|book| book.slot_after(now, ahead - most)) };
-        first.unwrap_or(slot).since(now).max(Span(1))
+        let freed = if most == 0 { None } else { self.book().and_then(|book| book.slot_after(now, ahead - most)) };
+        // Who comes when the slot does needs no reservation; with a lead a spacing limit always makes one.
+        let comes = (pace.burst.is_some() || from == now).then_some(wait);
+        let until_freed = freed.map(|first| first.since(now));
+        until_freed.into_iter().chain(comes).min().unwrap_or(wait)
     }
 
     /// Enters a permit.
@@ -154,14 +163,15 @@ impl Register {
                 if let Some(pace) = limit.pace() {
                     let place = chain::place(self.next, &details.holes, &pace, (cost, slot), began);
                     assert!(place.slot == slot, "an entry has the earliest slot of its register");
-                    // Pushed ahead by another limit of the same request, it leaves what lies before it to others.
-                    let pushed = slot > now.after(lead);
-                    let region = chain::take(&mut self.next, &mut details.holes, place, pushed);
+                    // Pushed ahead by another limit of the same request, it leaves what lies before it to others. So does a
+                    // bucket whatever the reason: tokens that come before a slot ahead are not that permit's.
+                    let leave_gap = slot > now.after(lead) || pace.burst.is_some() && slot > now;
+                    let region = chain::take(&mut self.next, &mut details.holes, place, leave_gap);
                     if slot > now {
                         details.book.add(Booking { permit, slot, held: Held::Region(region), request });
                     }
                     if pace.ramp.is_some() {
-                        details.began = Some(began.unwrap_or(slot));
+                        details.began = Some(began.map_or(slot, |began| began.min(slot)));
                     }
                 }
             }
@@ -194,6 +204,10 @@ impl Register {
         };
         if released.is_some() {
             details.forget_past(limit, now);
+            // While it lies ahead, all permits of a ramp do: it begins with the first of those that are left.
+            if let Some(began) = details.began.filter(|began| *began > now) {
+                details.began = details.book.first_from(began);
+            }
         }
         self.keep(details);
         released
@@ -291,7 +305,7 @@ impl Register {
         if pace.ramp.is_none() {
             return chain::room(self.next, self.holes(), pace, now);
         }
-        let free = u64::from(chain::place(self.next, self.holes(), pace, (1, now), self.began()).slot == now);
+        let free = chain::room_now(self.next, self.holes(), pace, now, self.began());
         u64::from(pace.max_reserved).saturating_sub(self.ahead(now)).saturating_add(free)
     }
 
@@ -380,7 +394,7 @@ impl Details {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limiter::{Decision, Part, decide};
+    use crate::limiter::{Bucket, Decision, Part, Ramp, Spacing, decide};
 
     const SEC: u64 = 1_000_000_000;
 
@@ -456,5 +470,82 @@ mod tests {
         let denied = ask(&mut adopted, &aligned, at(6), (2, 1), &Terms::default());
         assert_eq!(denied, Err((Reason::WindowFull, Span::from_secs(1))));
         assert_eq!(ask(&mut adopted, &aligned, at(7), (2, 4), &Terms::default()), Ok(at(7)));
+    }
+
+    fn ramped(rate: &str, burst: Option<u64>, max_reserved: u32, (from, over_secs): (&str, u64)) -> Limit {
+        let rate = rate.parse().unwrap();
+        let ramp = Ramp { from: from.parse().unwrap(), over: Span::from_secs(over_secs) };
+        match burst {
+            Some(burst) => {
+                let bucket = Bucket::new(rate, burst, Span::ZERO, max_reserved).unwrap();
+                Limit::Bucket(bucket.with_ramp(ramp).unwrap())
+            }
+            None => {
+                let spacing = Spacing::new(rate, Span::ZERO, max_reserved).unwrap();
+                Limit::Spacing(spacing.with_ramp(ramp).unwrap())
+            }
+        }
+    }
+
+    fn leading(seconds: u64) -> Terms {
+        Terms { lead: Span::from_secs(seconds), ..Terms::default() }
+    }
+
+    /// "So many at once": one that comes later by its lead does not take the tokens of those who come now.
+    #[test]
+    fn a_lead_does_not_empty_a_bucket() {
+        let limit = Limit::Bucket(Bucket::new("1/s".parse().unwrap(), 5, Span::ZERO, 0).unwrap());
+        let mut register = Register::default();
+        assert_eq!(ask(&mut register, &limit, at(10), (1, 1), &leading(30)), Ok(at(40)));
+        for permit in 2..7 {
+            assert_eq!(ask(&mut register, &limit, at(10), (permit, 1), &Terms::default()), Ok(at(10)));
+        }
+        assert!(ask(&mut register, &limit, at(10), (7, 1), &Terms::default()).is_err());
+        assert_eq!(ask(&mut register, &limit, at(40), (7, 4), &Terms::default()), Ok(at(40)), "five, with that one");
+        assert!(ask(&mut register, &limit, at(40), (8, 1), &Terms::default()).is_err());
+    }
+
+    /// "Release of a permit whose slot is still ahead gives it back exactly": the beginning of its ramp included.
+    #[test]
+    fn a_ramp_that_has_not_begun_is_given_back() {
+        let limit = ramped("1/s", Some(10), 10, ("1/4s", 60));
+        let mut register = Register::default();
+        ask(&mut register, &limit, at(0), (1, 1), &leading(30)).unwrap();
+        ask(&mut register, &limit, at(0), (2, 1), &leading(20)).unwrap();
+        assert_eq!(register.began(), Some(at(20)), "with its first permit, not with the one that was granted first");
+        assert!(register.release(&limit, at(0), 2).is_some());
+        assert_eq!(register.began(), Some(at(30)));
+        assert!(register.release(&limit, at(0), 1).is_some());
+        assert_eq!(register, Register::default());
+    }
+
+    /// "How many requests for one permit would be granted one after the other now": on a ramp a bucket has some of its burst.
+    #[test]
+    fn what_remains_on_a_ramp_is_what_is_granted() {
+        for (from, over, remaining) in [("1/s", 60, 8), ("1/2s", 60, 5), ("1/100s", 60, 3)] {
+            let limit = ramped("1/s", Some(5), 2, (from, over));
+            let mut register = Register::default();
+            ask(&mut register, &limit, at(10), (1, 1), &Terms::default()).unwrap();
+            let left = register.standing(&limit, at(10)).remaining;
+            assert_eq!(left + 1, remaining - u64::from(from == "1/s"), "from {from}");
+            for permit in 2..2 + left {
+                ask(&mut register, &limit, at(10), (permit, 1), &Terms::default()).unwrap();
+            }
+            assert!(ask(&mut register, &limit, at(10), (9, 1), &Terms::default()).is_err());
+        }
+    }
+
+    /// "When the same one could be granted if nobody else came": a bucket that has the tokens reserves nothing by a lead.
+    #[test]
+    fn a_ramped_bucket_is_waited_for_no_longer_than_for_its_tokens() {
+        for (max_reserved, lead) in [(1, 0), (0, 0), (0, 1)] {
+            let limit = ramped("1/s", Some(1), max_reserved, ("1/s", 60));
+            let mut register = Register::default();
+            ask(&mut register, &limit, at(10), (1, 1), &leading(lead)).unwrap();
+            ask(&mut register, &limit, at(10), (2, 1), &leading(50)).unwrap();
+            let denied = ask(&mut register, &limit, at(10), (3, 1), &leading(lead));
+            assert_eq!(denied, Err((Reason::ReservationsFull, Span::from_secs(1))), "{max_reserved} with {lead} s");
+            assert_eq!(ask(&mut register, &limit, at(11), (3, 1), &leading(lead)), Ok(at(11 + lead)));
+        }
     }
 }

@@ -16,14 +16,22 @@ struct Resolved<'a> {
     wanted: &'a Wanted,
     limit: Limit,
     rule: Option<Arc<Rule>>,
-    /// The register under this limit, where the key has been under another.
+    /// The register under this limit, where it is not the stored one.
     adopted: Option<Register>,
 }
 
 impl KeyState {
     /// The register under a limit, which may be another than so far.
     pub(super) fn under(&self, limit: &Limit, now: Time) -> Register {
-        if *self.limit == *limit { self.register.clone() } else { self.register.adopt(&self.limit, limit, now) }
+        self.adopted(limit, now).unwrap_or_else(|| self.register.clone())
+    }
+
+    /// The same, if it is not the stored one: an idle key that is still in memory is as good as a fresh one.
+    fn adopted(&self, limit: &Limit, now: Time) -> Option<Register> {
+        if self.register.idle_at(&self.limit) <= now {
+            return Some(Register::default());
+        }
+        (*self.limit != *limit).then(|| self.register.adopt(&self.limit, limit, now))
     }
 }
 
@@ -89,8 +97,7 @@ impl Machine {
                     Err(error) => return Err(Outcome::Never { by, why: error.to_string() }),
                 },
             };
-            let state = self.keys.get(&wanted.key).filter(|state| *state.limit != limit);
-            let adopted = state.map(|state| state.register.adopt(&state.limit, &limit, self.now));
+            let adopted = self.keys.get(&wanted.key).and_then(|state| state.adopted(&limit, self.now));
             resolved.push(Resolved { wanted, limit, rule, adopted });
         }
         Ok(resolved)

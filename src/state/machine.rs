@@ -221,7 +221,7 @@ impl Machine {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limiter::{Spacing, Span, Terms};
+    use crate::limiter::{Ramp, Spacing, Span, Terms};
     use crate::limits::{KEYS_DEFAULT, REQUEST_ID_RETENTION_NS};
     use crate::state::{Identity, Stamp};
 
@@ -237,6 +237,36 @@ mod tests {
             Applied::Decided { mut outcomes, .. } => outcomes.remove(0),
             other => panic!("{other:?}"),
         }
+    }
+
+    /// "Idle keys leave memory when their state equals a fresh one", and are as good as gone when they merely could leave.
+    #[test]
+    fn a_ramp_begins_anew_after_its_rest_although_the_key_is_still_there() {
+        let ramp = Ramp { from: "1/10s".parse().unwrap(), over: Span::from_secs(20) };
+        let limit = Spacing::new("1/s".parse().unwrap(), Span::ZERO, 10).unwrap().with_ramp(ramp).unwrap();
+        let key = Key::new("a").unwrap();
+        let acquire = |cost, lead_secs| {
+            let terms = Terms { lead: Span::from_secs(lead_secs), ..Terms::default() };
+            Command::Acquire(Acquire::one(key.clone(), Some(Limit::Spacing(limit)), cost, terms))
+        };
+        let mut machine = Machine::default();
+        let mut apply = |secs: u64, commands: Vec<Command>| {
+            let stamp = Stamp { leader: LEADER, time: Time(secs * 1_000_000_000) };
+            let Applied::Decided { outcomes, .. } =
+                machine.apply(LEADER, &Batch { stamp, keys_max: KEYS_DEFAULT, commands })
+            else {
+                panic!("this leader's own stamp")
+            };
+            let view = machine.view(&key, stamp.time);
+            (outcomes, machine.keys(), view.map(|view| view.standing.next.0 / 1_000_000_000))
+        };
+        // Indexed far ahead, where the first permit would have ended; what is left in the end is one at the very beginning.
+        let release = |permit| Command::Release(Held { key: key.clone(), permit });
+        apply(0, vec![acquire(40, 5), acquire(1, 0), release(1), acquire(1, 0), release(2)]);
+        assert_eq!(apply(29, vec![]).2, Some(29), "free, and still in its ramp");
+        let (outcomes, keys, next) = apply(30, vec![acquire(1, 0)]);
+        assert!(matches!(&outcomes[..], [Outcome::Granted(grant)] if grant.slot == Time(30_000_000_000)));
+        assert_eq!((keys, next), (1, Some(40)), "the slow rate again");
     }
 
     /// P5: "At most once", for "the retention time of the id": a permit that outlives its id takes no other request's along.
