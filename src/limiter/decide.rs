@@ -60,6 +60,15 @@ pub fn decide(parts: &[Part<'_>], now: Time, terms: &Terms) -> Decision {
             let retry_after = parts[by].register.ahead_freed_after(now);
             return Decision::Denied { by, denial: Denial { reason: Reason::ReservationsFull, retry_after } };
         }
+        // Whatever was found has to be a slot of every limit: one that is not would break the register it is entered into.
+        let fits = |part: &Part<'_>| part.register.earliest(part.limit, now, slot, part.cost) == Ok(slot);
+        if let Some(by) = parts.iter().position(|part| !fits(part)) {
+            debug_assert!(false, "no common slot at {slot}");
+            return Decision::Denied {
+                by,
+                denial: Denial { reason: Reason::ReservationsFull, retry_after: slot.since(now) },
+            };
+        }
         let wait = slot.since(now);
         let denied = |reason, retry_after| Decision::Denied { by: last, denial: Denial { reason, retry_after } };
         if terms.free_now_only && slot > now {
