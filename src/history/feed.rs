@@ -107,14 +107,14 @@ mod tests {
     #[test]
     fn every_new_decision_is_told_once() {
         let mut machine = Machine::default();
-        let one = |id| Command::Acquire(acquire("k", id));
+        let one = |id| Command::Acquire(Acquire { claim: 5, ..acquire("k", id) });
         let first = told(&mut machine, vec![one(Some("a")), one(Some("a")), one(Some("b"))]);
         assert_eq!(first.len(), 2, "a retry is not told: {first:?}");
         assert!(
             first[0].starts_with("Granted { key: Key(\"k\"), policy: None, permit: 1") && first[0].contains("\"w\"")
         );
         let id = Identity::of("b", acquire("k", None).wanted()).id;
-        let withdraw = Withdraw { id, claim: 0, keys: vec![Key::new("k").unwrap()] };
+        let withdraw = Withdraw { id, claim: 5, keys: vec![Key::new("k").unwrap()] };
         let more = told(&mut machine, vec![Command::Withdraw(withdraw.clone()), Command::Withdraw(withdraw)]);
         assert_eq!(more, ["Released { key: Key(\"k\"), permit: 2 }"]);
         let several = Several { acquires: vec![acquire("k", None); 3], rule: SeveralRule::Each };

@@ -130,13 +130,13 @@ impl Machine {
         Permit { number, reserved, remaining, reset_after, rule }
     }
 
-    /// The outcome of a request whose id is known. From now on the permit belongs to whoever asked last.
+    /// The outcome of a request whose id is known. If somebody else asks than before, two rely on the permit from now on.
     fn replay(&mut self, acquire: &Acquire, identity: Identity) -> Option<Outcome> {
         let known = self.requests.get(identity.id)?.clone();
         if known.fingerprint != identity.fingerprint {
             return Some(Outcome::RequestIdReused);
         }
-        self.requests.claim(identity.id, acquire.claim);
+        self.requests.share(identity.id, acquire.claim);
         let permit = |(index, wanted): (usize, &Wanted)| {
             let rule = known.rule(index);
             let stored = || self.keys.get(&wanted.key).map(|state| *state.limit);
@@ -194,7 +194,7 @@ impl Undo {
         // Backwards: an id may come twice, and what it was at first is what counts.
         for (id, known) in self.ids.into_iter().rev() {
             match known {
-                Some(known) => machine.requests.claim(id, known.claim),
+                Some(known) => machine.requests.put_claim(id, known.claim),
                 None => machine.requests.forget(id),
             }
         }

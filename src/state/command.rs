@@ -107,7 +107,7 @@ pub struct Acquire {
     pub terms: Terms,
     /// Names the request so that a retry gets the same permit.
     pub identity: Option<Identity>,
-    /// Who asked last under this identity; see [`Withdraw`]. Zero for those who never withdraw.
+    /// A number of its own for each one who asks under an identity; see [`Withdraw`]. Zero for those who never withdraw.
     pub claim: u64,
     /// A label for the history.
     pub worker: Option<Arc<str>>,
@@ -166,8 +166,8 @@ pub struct Held {
     pub permit: u64,
 }
 
-/// Somebody who waited has gone away. What the request got goes back, unless a retry under the same id has claimed it since:
-/// then it belongs to that one.
+/// Somebody who waited has gone away. What the request got goes back, unless somebody else has asked under the same id since:
+/// then that one may rely on it, and nobody can tell.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Withdraw {
     /// The id of the request.

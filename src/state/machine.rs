@@ -210,7 +210,8 @@ impl Machine {
     }
 
     fn withdraw(&mut self, withdraw: &Withdraw) -> Vec<Option<u64>> {
-        let Some(known) = self.requests.get(withdraw.id).filter(|known| known.claim == withdraw.claim) else {
+        let own = |known: &&Remembered| known.claim != 0 && known.claim == withdraw.claim;
+        let Some(known) = self.requests.get(withdraw.id).filter(own) else {
             return vec![None; withdraw.keys.len()];
         };
         let first = known.permit;

@@ -19,7 +19,7 @@ use std::sync::Arc;
 pub(super) struct Remembered {
     /// Tells a retry from another request with the same id.
     pub(super) fingerprint: u64,
-    /// Who asked last under this id.
+    /// The only one who may withdraw it; zero for nobody.
     pub(super) claim: u64,
     /// The permit it got; of several the first, and the others follow it.
     pub(super) permit: u64,
@@ -104,11 +104,16 @@ impl Requests {
         self.by_id.insert(id, remembered);
     }
 
-    /// A retry asks: from now on the permit belongs to whoever sent that one.
-    pub(super) fn claim(&mut self, id: u128, claim: u64) {
-        if self.get(id).is_some_and(|known| known.claim != claim)
-            && let Some(known) = self.by_id.get_mut(&id)
-        {
+    /// Somebody else asks under the same id. Two may rely on one permit from now on, so neither can withdraw it.
+    pub(super) fn share(&mut self, id: u128, claim: u64) {
+        if self.get(id).is_some_and(|known| known.claim != claim && known.claim != 0) {
+            self.put_claim(id, 0);
+        }
+    }
+
+    /// Makes a claim what it was.
+    pub(super) fn put_claim(&mut self, id: u128, claim: u64) {
+        if let Some(known) = self.by_id.get_mut(&id) {
             known.claim = claim;
         }
     }
@@ -240,11 +245,16 @@ mod tests {
     }
 
     #[test]
-    fn a_retry_takes_the_claim_over() {
+    fn a_permit_that_two_rely_on_is_nobodys_to_withdraw() {
         let mut requests = Requests::new();
-        requests.remember(1, remembered(1, 0));
-        requests.claim(1, 7);
-        requests.claim(2, 7);
-        assert_eq!((requests.get(1).map(|known| known.claim), requests.len()), (Some(7), 1));
+        requests.remember(1, Remembered { claim: 7, ..remembered(1, 0) });
+        let claim = |requests: &Requests| requests.get(1).map(|known| known.claim);
+        requests.share(1, 7);
+        assert_eq!(claim(&requests), Some(7), "the same one again");
+        requests.share(1, 8);
+        assert_eq!(claim(&requests), Some(0));
+        requests.share(1, 7);
+        requests.share(2, 7);
+        assert_eq!((claim(&requests), requests.len()), (Some(0), 1), "for good");
     }
 }

@@ -208,6 +208,57 @@ async fn those_who_wait_survive_the_leader() {
     cluster.equal_digests().await;
 }
 
+/// P1 and P5: two that hold one permit under one id (a hedged request, a proxy that retries) rely on it both; when one of them
+/// goes away the other still has it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_permit_that_two_hold_is_not_taken_from_one_by_the_other() {
+    let cluster = Cluster::start(3).await;
+    let urls = cluster.urls();
+    let ask = json!({"key": "shared", "limit": "1/2s"});
+    assert_eq!(cluster.http.post(format!("{}/acquire", urls[0])).json(&ask).send().await.unwrap().status(), 200);
+    let first = Waiter::send(&urls[0], "the same".into(), &ask).await;
+    until(&cluster, "shared", "reserved", 1).await;
+    let second = Waiter::send(&urls[2], "the same".into(), &ask).await;
+    // It has been replayed as soon as a third one stands behind both.
+    let third = Waiter::send(&urls[1], "another".into(), &ask).await;
+    until(&cluster, "shared", "reserved", 2).await;
+    drop(second);
+    let fourth = Waiter::send(&urls[1], "one more".into(), &ask).await;
+    let mut slots = Vec::new();
+    for waiter in [first, third, fourth] {
+        let (id, status, body) = waiter.answer().await.unwrap();
+        assert_eq!(status, 200, "{id}: {body}");
+        slots.push(micros(&body["slot_ms"]));
+    }
+    slots.sort_unstable();
+    assert!(slots.windows(2).all(|pair| pair[1] >= pair[0] + 1_999_999), "{slots:?}");
+}
+
+/// "Closing the connection […] gives the permit or the place in the queue back": also when it ends because its node has died.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_dies_leaves_nobody_in_line() {
+    let mut cluster = Cluster::start(3).await;
+    let leader = cluster.leader().await;
+    let follower = cluster.nodes.iter().find(|node| node.id != leader).map(|node| node.id).unwrap();
+    let (url, other) = (cluster.node(follower).url.clone(), cluster.node(leader).url.clone());
+    let ask = json!({"key": "ghosts", "limit": {"kind": "concurrency", "max": 1, "lease": "1h"}});
+    let held = cluster.http.post(format!("{other}/acquire")).json(&ask).send().await.unwrap();
+    let held: Value = held.json().await.unwrap();
+    let mut line = Vec::new();
+    for number in 0..50 {
+        line.push(Waiter::send(&url, format!("ghost {number}"), &ask).await);
+    }
+    until(&cluster, "ghosts", "waiting", 50).await;
+    cluster.node(follower).kill();
+    until(&cluster, "ghosts", "waiting", 0).await;
+    let alive = Waiter::send(&other, "alive".into(), &ask).await;
+    until(&cluster, "ghosts", "waiting", 1).await;
+    let release = json!({"key": "ghosts", "permit": held["permit"]});
+    assert_eq!(cluster.http.post(format!("{other}/release")).json(&release).send().await.unwrap().status(), 200);
+    let (_, status, body) = alive.answer().await.unwrap();
+    assert_eq!(status, 200, "nobody is before it: {body}");
+}
+
 /// Patience ends: a denial that consumed nothing; and a node that goes down gives back what it holds.
 #[tokio::test(flavor = "multi_thread")]
 async fn patience_ends_and_a_node_that_stops_gives_back() {
