@@ -42,6 +42,7 @@ mod server;
 #[cfg(test)]
 mod server_tests;
 mod shell;
+mod socket;
 mod upstream;
 mod utc;
 

@@ -259,6 +259,54 @@ async fn a_node_that_dies_leaves_nobody_in_line() {
     assert_eq!(status, 200, "nobody is before it: {body}");
 }
 
+/// Bytes after the request (a stray line end, a pipelined request) do not hide that the client has gone.
+#[tokio::test(flavor = "multi_thread")]
+async fn bytes_behind_a_request_do_not_hide_its_end() {
+    let cluster = Cluster::start(3).await;
+    let urls = cluster.urls();
+    let ask = json!({"key": "piped", "limit": {"kind": "concurrency", "max": 1, "lease": "1h"}});
+    assert_eq!(cluster.http.post(format!("{}/acquire", urls[0])).json(&ask).send().await.unwrap().status(), 200);
+    let mut line = Vec::new();
+    for (number, behind) in ["\r\n", "GET /livez HTTP/1.1\r\nhost: x\r\n\r\n"].into_iter().enumerate() {
+        let mut waiter = Waiter::send(&urls[number], format!("piped {number}"), &ask).await;
+        waiter.socket.write_all(behind.as_bytes()).await.unwrap();
+        line.push(waiter);
+    }
+    until(&cluster, "piped", "waiting", 2).await;
+    drop(line);
+    until(&cluster, "piped", "waiting", 0).await;
+}
+
+/// "Any mix of kinds: all or nothing": who waits for two keys holds up nobody who wants one of them, is told the truth about which
+/// one refused, and is let in when that one is free.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_waits_for_two_keys_holds_up_nobody() {
+    let cluster = Cluster::start(3).await;
+    let urls = cluster.urls();
+    let one = json!({"kind": "concurrency", "max": 1, "lease": "1h"});
+    let full = json!({"key": "full", "limit": one});
+    let held: Value =
+        cluster.http.post(format!("{}/acquire", urls[0])).json(&full).send().await.unwrap().json().await.unwrap();
+    let both = json!({"all_of": [{"key": "free", "limit": one}, {"key": "full", "limit": one}]});
+    let waiter = Waiter::send(&urls[1], "both".into(), &both).await;
+    until(&cluster, "full", "waiting", 1).await;
+    let mut impatient = both.clone();
+    impatient["max_wait_ms"] = json!(200);
+    let (_, status, body) = Waiter::send(&urls[2], "hasty".into(), &impatient).await.answer().await.unwrap();
+    assert_eq!((status, &body["denied_by"]), (429, &json!("full")), "{body}");
+    let free = json!({"key": "free", "limit": one, "max_wait_ms": 10_000});
+    let (_, status, body) = Waiter::send(&urls[2], "single".into(), &free).await.answer().await.unwrap();
+    assert_eq!(status, 200, "{body}");
+    let releases = [("free", &body["permit"]), ("full", &held["permit"])];
+    for (key, permit) in releases {
+        let release = json!({"key": key, "permit": permit});
+        let released = cluster.http.post(format!("{}/release", urls[2])).json(&release).send().await.unwrap();
+        assert_eq!(released.json::<Value>().await.unwrap()["released"], json!(true), "{key}");
+    }
+    let (_, status, body) = waiter.answer().await.unwrap();
+    assert_eq!((status, body["permits"].as_array().map(Vec::len)), (200, Some(2)), "{body}");
+}
+
 /// Patience ends: a denial that consumed nothing; and a node that goes down gives back what it holds.
 #[tokio::test(flavor = "multi_thread")]
 async fn patience_ends_and_a_node_that_stops_gives_back() {
