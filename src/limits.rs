@@ -21,13 +21,14 @@ pub const RATE_COUNT_MAX: u64 = 1_000_000_000;
 pub const INTERVAL_NS_MIN: u64 = 1_000;
 /// Longest interval between two permits, and longest duration in any text: 366 days.
 pub const INTERVAL_NS_MAX: u64 = 366 * 86_400 * 1_000_000_000;
-/// Most reservations a limit may allow ahead of now. *Replicated.*
-pub const MAX_RESERVED_MAX: u32 = 100_000;
+/// Most reservations a limit may allow ahead of now: a key's past is looked through, and sometimes copied, with every request.
+/// *Replicated.*
+pub const MAX_RESERVED_MAX: u32 = 10_000;
 /// `max_reserved` of a spacing limit that does not say.
 pub const MAX_RESERVED_DEFAULT: u32 = 10;
 /// Most permits of one key that may lie ahead in all, those that another limit of the same request pushed there included.
 /// *Replicated.*
-pub const AHEAD_MAX: u64 = 200_000;
+pub const AHEAD_MAX: u64 = 20_000;
 /// Largest `burst` of a bucket. *Replicated.*
 pub const BURST_MAX: u64 = 1_000_000;
 /// Holes that released permits may leave in one key. *Replicated.*
@@ -35,7 +36,7 @@ pub const HOLES_MAX: usize = 1_024;
 /// Sub-intervals of a sliding window. *Replicated.*
 pub const WINDOW_CELLS_MAX: u64 = 128;
 /// Largest `max` of a concurrency limit. *Replicated.*
-pub const IN_FLIGHT_MAX: u64 = 100_000;
+pub const IN_FLIGHT_MAX: u64 = 10_000;
 /// Longest lease: one day. *Replicated.*
 pub const LEASE_NS_MAX: u64 = 86_400 * 1_000_000_000;
 /// `lease` of a concurrency limit that does not say: thirty seconds.

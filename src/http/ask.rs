@@ -296,7 +296,7 @@ mod tests {
             (
                 r#"{"key":"k","limit":{"rate":"1/s","max_reserved":4294967296}}"#,
                 Code::Never,
-                "limit.max_reserved: at most 100000",
+                "limit.max_reserved: at most 10000",
             ),
             (
                 r#"{"key":"k","limit":{"rate":"1/6s","start_window":"1ms"}}"#,

@@ -260,7 +260,7 @@ mod tests {
             (r#"{"kind":"window","rate":"10/s","aligned":true,"resolution":"500ms"}"#, "one cell of 1s"),
             (r#"{"kind":"concurrency","rate":"1/s"}"#, "limit.rate: a limit of kind `concurrency` has no rate"),
             (r#"{"kind":"concurrency"}"#, "bad_request: limit.max: missing"),
-            (r#"{"kind":"concurrency","max":100001}"#, "never: limit: max lies between"),
+            (r#"{"kind":"concurrency","max":10001}"#, "never: limit: max lies between"),
             (r#"{"kind":"concurrency","max":1,"lease":"2d"}"#, "never: limit: a lease is"),
             (r#"{"rate":"1/s","ramp":{"from":"x","over":"1s"}}"#, "bad_request: limit.ramp.from: expected"),
             (r#"{"rate":"1/s","ramp":{"from":"2/s","over":"1s"}}"#, "never: limit: a ramp begins slower"),

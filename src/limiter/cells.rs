@@ -116,6 +116,13 @@ impl Cells {
         self.counts.last().map_or(Time::ZERO, end)
     }
 
+    /// What still counts in part or in full, whatever the window.
+    pub(super) fn owed(&self, now: Time) -> u64 {
+        let counts =
+            |cell: &&Cell| Time(cell.index.saturating_add(1).saturating_mul(self.width.0)).after(self.lasts) > now;
+        self.counts.iter().filter(counts).fold(0, |sum: u64, cell| sum.saturating_add(cell.count))
+    }
+
     /// Counts in the cells of another window. Nothing in here lies after `now`. What was in a cell is put where the cell ended,
     /// or at `now` if it has not: it may only count longer.
     pub(super) fn recount(&mut self, window: &Window, now: Time) {

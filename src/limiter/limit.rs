@@ -119,6 +119,14 @@ impl Limit {
         }
     }
 
+    /// Whether a register under this limit is the same one under `other`.
+    pub fn reads_like(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Spacing(this), Self::Spacing(other)) => this.ramp() == other.ramp(),
+            _ => self == other,
+        }
+    }
+
     /// The word on the wire.
     pub const fn kind(&self) -> &'static str {
         match self {

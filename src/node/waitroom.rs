@@ -37,6 +37,8 @@ const SLEEP_MIN: Duration = Duration::from_micros(200);
 const IN_LINE: u8 = 0;
 const TRIED: u8 = 1;
 const GONE: u8 = 2;
+/// Gone while it was being tried: what comes of that goes back.
+const TRIED_AND_GONE: u8 = 3;
 
 /// All lines.
 pub(super) struct Waitroom {
@@ -107,12 +109,14 @@ struct Place<'a> {
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        self.leave();
+        if go(&self.state) {
+            self.room.tidy(&self.line);
+        }
     }
 }
 
 impl Place<'_> {
-    /// Leaves the line; whether that was possible before the cluster was asked.
+    /// Leaves the line unless the cluster is being asked right now; then that answer is waited for.
     fn leave(&self) -> bool {
         let left = self.state.compare_exchange(IN_LINE, GONE, Ordering::AcqRel, Ordering::Acquire).is_ok();
         if left {
@@ -157,7 +161,7 @@ impl Waitroom {
                 let same = waiter.acquire.claim == withdraw.claim
                     && waiter.acquire.identity.is_some_and(|identity| identity.id == withdraw.id);
                 if same {
-                    let _ = waiter.state.compare_exchange(IN_LINE, GONE, Ordering::AcqRel, Ordering::Acquire);
+                    go(&waiter.state);
                 }
             }
         }
@@ -309,17 +313,18 @@ impl Waitroom {
             match &verdict.outcome {
                 Outcome::Denied { by, denial, rule } if is_for_want_of_a_place(denial.reason) && patient => {
                     result.again_after = Some(denial.retry_after);
-                    state.store(IN_LINE, Ordering::Release);
+                    back_into_line(&state);
                     let refuser = acquire.wanted().nth(*by).unwrap_or(&acquire.first);
                     let (key, rule) = (refuser.key.clone(), rule.clone());
                     if let Some(line) = self.lines().by_name.get_mut(name) {
                         line.refusal = Some(Refusal { key, denial: *denial, rule, at: verdict.at });
                     }
                 }
-                Outcome::Skipped => state.store(IN_LINE, Ordering::Release),
+                Outcome::Skipped => back_into_line(&state),
                 Outcome::Granted(_) => {
                     result.granted += 1;
-                    if !self.answer(name, &state, Reply::Decided(verdict)) {
+                    let wanted = state.load(Ordering::Acquire) == TRIED;
+                    if !self.answer(name, &state, Reply::Decided(verdict)) || !wanted {
                         self.give_back(&acquire);
                     }
                 }
@@ -402,6 +407,23 @@ struct Tried {
     granted: usize,
     /// Set if there was no place.
     again_after: Option<Span>,
+}
+
+/// Marks one as gone; whether the cluster was not being asked for it at that moment.
+fn go(state: &AtomicU8) -> bool {
+    let change = |from, to| state.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok();
+    if change(IN_LINE, GONE) {
+        return true;
+    }
+    // It may have come back into line in between.
+    !change(TRIED, TRIED_AND_GONE) && change(IN_LINE, GONE)
+}
+
+/// Back into line after it was tried, or gone for good.
+fn back_into_line(state: &AtomicU8) {
+    if state.compare_exchange(TRIED, IN_LINE, Ordering::AcqRel, Ordering::Acquire).is_err() {
+        state.store(GONE, Ordering::Release);
+    }
 }
 
 fn is_gone(waiter: &Waiter) -> bool {

@@ -31,7 +31,8 @@ impl KeyState {
         if self.register.idle_at(&self.limit) <= now {
             return Some(Register::default());
         }
-        (*self.limit != *limit).then(|| self.register.adopt(&self.limit, limit, now))
+        // A copy of what may be thousands of permits, only where another limit reads them in another way.
+        (!self.limit.reads_like(limit)).then(|| self.register.adopt(&self.limit, limit, now))
     }
 }
 
