@@ -32,7 +32,7 @@ pub const AHEAD_MAX: u64 = 20_000;
 /// Largest `burst` of a bucket. *Replicated.*
 pub const BURST_MAX: u64 = 1_000_000;
 /// Holes that released permits may leave in one key. *Replicated.*
-pub const HOLES_MAX: usize = 1_024;
+pub const HOLES_MAX: usize = 4_096;
 /// Sub-intervals of a sliding window. *Replicated.*
 pub const WINDOW_CELLS_MAX: u64 = 128;
 /// Largest `max` of a concurrency limit. *Replicated.*

@@ -422,7 +422,7 @@ fn describe_one(many: bool, outcome: &Outcome) -> String {
         Outcome::Released(false) => "too late to release".to_owned(),
         Outcome::Renewed { lease, stop_before } => format!("renewed lease={lease} stop_before={stop_before}"),
         Outcome::NoPermit => "no such permit".to_owned(),
-        Outcome::Withdrawn(count) => format!("withdrawn {count}"),
+        Outcome::Withdrawn(permits) => format!("withdrawn {}", permits.iter().flatten().count()),
         Outcome::Reset(true) => "reset".to_owned(),
         Outcome::Reset(false) => "nothing to reset".to_owned(),
         Outcome::PolicyPut { revision, changed: true } => format!("stored revision={revision}"),

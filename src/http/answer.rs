@@ -196,7 +196,7 @@ fn denied(asked: &Asked, by: usize, denial: Denial, rule: Option<&Rule>) -> Prob
 }
 
 /// Of several limits the headers tell of the one that has least left, or of the one that refused.
-fn rate_limit_headers(asked: &Asked, outcome: &Outcome, granted: bool, response: &mut Response) {
+pub(super) fn rate_limit_headers(asked: &Asked, outcome: &Outcome, granted: bool, response: &mut Response) {
     let headers = response.headers_mut();
     match outcome {
         Outcome::Granted(grant) if granted => {
@@ -313,7 +313,7 @@ mod tests {
         );
         assert_eq!(headers["content-type"], "application/json");
         assert_eq!(headers["ratelimit-policy"], "\"spacing\";q=1;w=6");
-        assert_eq!(headers["ratelimit"], "\"spacing\";r=9;t=12");
+        assert_eq!(headers["ratelimit"], "\"spacing\";r=1;t=12");
         assert!(!headers.contains_key("retry-after"));
     }
 

@@ -74,19 +74,23 @@ pub(super) async fn batch(State(app): State<Arc<App>>, request: Request) -> Resp
         Err(error) => return error.response(&app.options),
     };
     let watch = Stopwatch::start();
-    let (batch, atomic) = match read(&bytes, &parts.headers) {
+    let Read { batch, problems, atomic } = match read(&bytes, &parts.headers) {
         Ok(read) => read,
         Err(problem) => {
             app.meters.error.increment(1);
             return respond::problem(&problem);
         }
     };
+    app.meters.error.increment(problems.len() as u64);
+    if batch.is_empty() {
+        return respond::json(&results(Vec::new(), problems));
+    }
     let rule = if atomic { SeveralRule::AllOrNothing } else { SeveralRule::Each };
     let acquires = batch.iter().map(|asked| asked.acquire.clone()).collect();
     let command = Command::Several(Several { acquires, rule });
     let decided = timeout(app.options.request_timeout, app.upstream.decide(command)).await;
     match decided.unwrap_or_else(|_| Err(acquire::no_word())) {
-        Ok(verdict) => respond_to(&app, &batch, atomic, &verdict, &watch),
+        Ok(verdict) => respond_to(&app, (&batch, problems), atomic, &verdict, &watch),
         Err(failure) => {
             app.meters.error.increment(batch.len() as u64);
             respond::problem(&answer::failure_problem(failure))
@@ -94,7 +98,15 @@ pub(super) async fn batch(State(app): State<Arc<App>>, request: Request) -> Resp
     }
 }
 
-fn read(bytes: &[u8], headers: &HeaderMap) -> Result<(Vec<Asked>, bool), Refused> {
+/// A batch that makes sense as a whole.
+struct Read {
+    batch: Vec<Asked>,
+    /// Requests that make no sense, each with its place; of an atomic batch there are none.
+    problems: Vec<(usize, Box<Problem>)>,
+    atomic: bool,
+}
+
+fn read(bytes: &[u8], headers: &HeaderMap) -> Result<Read, Refused> {
     let BatchRequest { requests, atomic } = ask::parse(bytes, "`requests`")?;
     if requests.is_empty() {
         return Err(bad_request("requests: at least one"));
@@ -105,6 +117,7 @@ fn read(bytes: &[u8], headers: &HeaderMap) -> Result<(Vec<Asked>, bool), Refused
     }
     let named = ask::idempotency_key(headers)?;
     let mut keys = 0;
+    let mut problems = Vec::new();
     let mut all = Vec::with_capacity(requests.len());
     for (index, mut request) in requests.into_iter().enumerate() {
         let placed = |mut problem: Refused| {
@@ -113,21 +126,34 @@ fn read(bytes: &[u8], headers: &HeaderMap) -> Result<(Vec<Asked>, bool), Refused
             problem
         };
         let id = request.request_id.take().or_else(|| named.map(|name| format!("{name}#{index}")));
-        if request.wait == Wait::Server {
-            return Err(placed(bad_request(
-                "wait: `server` holds one answer for one slot; a batch is answered at once",
-            )));
+        let checked = if request.wait == Wait::Server {
+            Err(bad_request("wait: `server` holds one answer for one slot; a batch is answered at once"))
+        } else {
+            ask::check(request, id.as_deref())
+        };
+        match checked {
+            Ok(asked) => {
+                keys += asked.limits.len();
+                all.push(asked);
+            }
+            Err(problem) if atomic => return Err(placed(problem)),
+            Err(problem) => problems.push((index, placed(problem))),
         }
-        let asked = ask::check(request, id.as_deref()).map_err(placed)?;
-        keys += asked.limits.len();
-        all.push(asked);
     }
     if keys > BATCH_KEYS_MAX {
         let detail =
             format!("requests: at most {BATCH_KEYS_MAX} keys in all, with those of `all_of`; these are {keys}");
         return Err(refused(Code::TooLarge, detail));
     }
-    Ok((all, atomic))
+    Ok(Read { batch: all, problems, atomic })
+}
+
+/// All results in the order of the requests.
+fn results(mut results: Vec<Answer>, problems: Vec<(usize, Box<Problem>)>) -> Results {
+    for (index, problem) in problems {
+        results.insert(index.min(results.len()), Answer::Problem(problem));
+    }
+    Results { results }
 }
 
 #[derive(Serialize)]
@@ -135,12 +161,18 @@ struct Results {
     results: Vec<Answer>,
 }
 
-fn respond_to(app: &App, batch: &[Asked], atomic: bool, verdict: &Verdict, watch: &Stopwatch) -> Response {
+fn respond_to(
+    app: &App,
+    (batch, problems): (&[Asked], Vec<(usize, Box<Problem>)>),
+    atomic: bool,
+    verdict: &Verdict,
+    watch: &Stopwatch,
+) -> Response {
     let Outcome::Several(outcomes) = &verdict.outcome else {
         return respond::problem(&Problem::new(Code::Internal, "the cluster decided something else"));
     };
     let took = watch.elapsed();
-    let mut results = Vec::with_capacity(batch.len());
+    let mut answers = Vec::with_capacity(batch.len());
     for (index, (asked, outcome)) in batch.iter().zip(outcomes).enumerate() {
         if *outcome == Outcome::Skipped {
             continue;
@@ -151,12 +183,14 @@ fn respond_to(app: &App, batch: &[Asked], atomic: bool, verdict: &Verdict, watch
         if let (Answer::Problem(problem), true) = (&answer, atomic) {
             let problem = Problem { index: Some(index as u64), ..problem.as_ref().clone() };
             if tally != Tally::Granted {
-                return respond::problem(&problem);
+                let mut response = respond::problem(&problem);
+                answer::rate_limit_headers(asked, outcome, false, &mut response);
+                return response;
             }
         }
-        results.push(answer);
+        answers.push(answer);
     }
-    respond::json(&Results { results })
+    respond::json(&results(answers, problems))
 }
 
 #[cfg(test)]
@@ -164,29 +198,49 @@ mod tests {
     use super::*;
     use http::HeaderValue;
 
-    fn read_plain(body: &str) -> Result<(Vec<Asked>, bool), Refused> {
+    fn read_plain(body: &str) -> Result<Read, Refused> {
         read(body.as_bytes(), &HeaderMap::new())
     }
 
     #[test]
     fn a_batch_is_bounded_and_says_which_request_is_wrong() {
         let many = |count: usize, one: &str| format!(r#"{{"requests":[{}]}}"#, vec![one; count].join(","));
-        assert_eq!(read_plain(&many(1_000, r#"{"key":"k"}"#)).unwrap().0.len(), 1_000);
+        assert_eq!(read_plain(&many(1_000, r#"{"key":"k"}"#)).unwrap().batch.len(), 1_000);
         let sixteen: Vec<_> = (0..16).map(|index| format!(r#"{{"key":"{index}"}}"#)).collect();
         let sixteen = format!(r#"{{"all_of":[{}]}}"#, sixteen.join(","));
         for (body, code, why) in [
             (r#"{"requests":[]}"#.to_owned(), Code::BadRequest, "at least one"),
             (many(1_001, r#"{"key":"k"}"#), Code::TooLarge, "at most 1000, this batch has 1001"),
             (many(300, &sixteen), Code::TooLarge, "these are 4800"),
-            (r#"{"requests":[{"key":"k"},{"key":""}]}"#.to_owned(), Code::BadRequest, "requests[1]: key: a key has"),
+            (
+                r#"{"atomic":true,"requests":[{"key":"k"},{"key":""}]}"#.to_owned(),
+                Code::BadRequest,
+                "requests[1]: key: a key has",
+            ),
             (r#"{"requests":[{"key":"k","cost":-1}]}"#.to_owned(), Code::BadRequest, "requests[0].cost: invalid"),
-            (r#"{"requests":[{"key":"k","wait":"server"}]}"#.to_owned(), Code::BadRequest, "requests[0]: wait:"),
             (String::new(), Code::BadRequest, "a JSON object with `requests`"),
         ] {
-            let problem = read_plain(&body).expect_err(&body);
+            let problem = read_plain(&body).map(|_| ()).expect_err(&body);
             assert_eq!(problem.code, code, "{problem}");
             assert!(problem.detail.contains(why), "{problem}");
         }
+    }
+
+    /// "In order, each a 200 body or a problem": one that makes no sense does not spoil the others.
+    #[test]
+    fn requests_that_make_no_sense_have_their_place_among_the_results() {
+        let body = r#"{"requests":[{"key":""},{"key":"a"},{"key":"b","wait":"server"},{"key":"c"},{"key":"d","limit":"0/s"}]}"#;
+        let Read { batch, problems, .. } = read_plain(body).map_err(|problem| problem.detail).unwrap();
+        let keys: Vec<_> = batch.iter().map(|asked| asked.key(0)).collect();
+        let wrong: Vec<_> = problems.iter().map(|(index, problem)| (*index, problem.index)).collect();
+        assert_eq!((keys, wrong), (vec!["a", "c"], vec![(0, Some(0)), (2, Some(2)), (4, Some(4))]));
+        let granted = |key: &str| Answer::Problem(Box::new(Problem::new(Code::NoLimit, key)));
+        let all = results(vec![granted("a"), granted("c")], problems).results;
+        let details = all.iter().map(|answer| match answer {
+            Answer::Problem(problem) => problem.detail.split(':').next().unwrap().to_owned(),
+            _ => String::new(),
+        });
+        assert_eq!(details.collect::<Vec<_>>(), ["requests[0]", "a", "requests[2]", "c", "requests[4]"]);
     }
 
     #[test]
@@ -194,7 +248,7 @@ mod tests {
         let mut headers = HeaderMap::new();
         headers.insert("idempotency-key", HeaderValue::from_static("x"));
         let body = br#"{"requests":[{"key":"k"},{"key":"k","request_id":"mine"},{"key":"k"}]}"#;
-        let (all, _) = read(body, &headers).unwrap();
+        let all = read(body, &headers).map_err(|problem| problem.detail).map(|read| read.batch).unwrap();
         let ids: Vec<_> = all.iter().map(|asked| asked.acquire.identity.unwrap().id).collect();
         let hash = crate::state::request_id_hash;
         assert_eq!(ids, [hash("x#0"), hash("mine"), hash("x#2")]);

@@ -49,7 +49,7 @@ pub(super) async fn release(State(app): State<Arc<App>>, request: Request) -> Re
         Ok(decided) => decided,
         Err(response) => return response,
     };
-    let detail = "its slot has come, its lease has ended, or it was given back before";
+    let detail = "its slot has come, its lease has ended, it was given back before, or it is no permit of this key";
     match verdict.outcome {
         Outcome::Released(released) => respond::json(&ReleaseResponse {
             released,
