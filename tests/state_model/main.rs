@@ -3,15 +3,16 @@
 //! `PROPTEST_CASES=100000 cargo test --test state_model` looks longer. A failure prints the shrunk log and leaves its seed
 //! in `tests/state_model.regressions`, which is run first from then on.
 //!
-//! - `oracle.rs` decides from the list of all grants ever made
+//! - `oracle.rs` decides from the lists of all grants; `past.rs` decides for one key
 //! - `script.rs` makes logs that meet the instants where things change
 //! - `ledger.rs` runs a log and lists what was decided
-//! - `decisions.rs`, `retries.rs`, `snapshots.rs`, `bounds.rs` are the properties
+//! - the others are the properties
 
 mod bounds;
 mod decisions;
 mod ledger;
 mod oracle;
+mod past;
 mod retries;
 mod script;
 mod snapshots;

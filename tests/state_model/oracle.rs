@@ -1,108 +1,94 @@
-//! The naive oracle: it keeps every grant ever made and decides each request from that list.
+//! The naive oracle: it keeps every grant and decides each command from the lists of them.
 //!
-//! It has no register, no index, no expiry and no arithmetic in common with the code under test: where that keeps
-//! `next`, this takes the maximum over all grants; where that divides, this multiplies; where that computes
-//! `retry_after`, this searches for it.
+//! It has no register, no index and no arithmetic in common with the code under test; `past.rs` decides a single key.
 
-use quorate::limiter::{Ask, Key, Limit, Reason, Time};
-use quorate::limits::{COST_MAX, DRIFT_PPM, HORIZON_NS_MAX, REQUEST_ID_RETENTION_NS};
-use quorate::state::{Acquire, Batch, Command, Grant, Identity, LeaderId, Outcome};
+use crate::past::{Asked, Past, interval, ns};
+use quorate::limiter::{Key, Limit, Member, Reason, Spacing, Time};
+use quorate::limits::{ALL_OF_MAX, DRIFT_PPM, REQUEST_ID_RETENTION_NS};
+use quorate::state::{
+    Acquire, Batch, Command, Condition, Grant, Held, LeaderId, Outcome, Pattern, Policy, Rule, Several, SeveralRule,
+    Wanted, Withdraw,
+};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// What the oracle expects of one command.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Granted, now or before.
+    /// Granted, now or before, with these permits.
     Granted {
-        permit: u64,
         slot: u64,
         stamp: u64,
-        reserved: u64,
         replayed: bool,
+        permits: Vec<Numbers>,
+        limits: Vec<Limit>,
     },
-    /// Denied, and granted from exactly `retry_after` on.
+    /// Denied, and granted from exactly `retry_after` on if it is a single key.
     Denied {
+        by: usize,
         reason: Reason,
         retry_after: u64,
+        rule: Named,
     },
-    NoLimit,
-    Never,
-    RequestIdReused,
-    /// A lower bound of when a key leaves is all that is promised: some time ahead, but not after `first_idle_after`.
-    TooManyKeys {
-        first_idle_after: u64,
+    Never {
+        by: usize,
     },
+    /// The lease ends so much later.
+    Renewed(u64),
+    Several(Vec<Self>),
+    /// Nothing but this.
+    Just(Outcome),
 }
 
-/// One grant, with the terms it was decided by.
+/// The name and revision of the rule something was decided by.
+type Named = Option<(Arc<str>, u64)>;
+
+/// What an answer says of one permit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Numbers {
+    number: u64,
+    reserved: u64,
+    /// `None` where it is a replay's, which speaks of a key that may be under another limit by now.
+    reset_after: Option<u64>,
+    rule: Named,
+}
+
+/// A granted request that can be asked for again.
 #[derive(Debug, Clone)]
-pub(crate) struct Given {
-    pub(crate) key: Key,
-    pub(crate) permit: u64,
-    pub(crate) slot: u64,
-    pub(crate) stamp: u64,
-    pub(crate) cost: u64,
-    pub(crate) terms: Terms,
-    pub(crate) identity: Option<Identity>,
+struct Known {
+    id: u128,
+    fingerprint: u64,
+    claim: u64,
+    first: u64,
+    slot: u64,
+    stamp: u64,
+    rules: Vec<Named>,
+    limits: Vec<Limit>,
 }
 
-impl Given {
-    /// The first instant that this permit leaves to the next one.
-    pub(crate) fn end(&self) -> u64 {
-        ns(u128::from(self.slot) + u128::from(self.cost) * self.terms.unit())
-    }
+/// One stored rule.
+#[derive(Debug, Clone)]
+struct Stored {
+    name: Arc<str>,
+    policy: Policy,
+    revision: u64,
 }
 
-/// The numbers of a spacing limit, read off its rate.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Terms {
-    interval: u128,
-    window: u128,
-    pub(crate) max_reserved: u128,
-}
-
-impl Terms {
-    pub(crate) fn of(limit: &Limit) -> Self {
-        let Limit::Spacing(spacing) = limit;
-        let (count, per) = (u128::from(spacing.rate().count()), u128::from(spacing.rate().per().0));
-        // The shortest whole interval of which `count` fill the period.
-        let mut interval = per / count;
-        while interval * count < per {
-            interval += 1;
-        }
-        let (window, max_reserved) = (u128::from(spacing.start_window().0), u128::from(spacing.max_reserved()));
-        Self { interval, window, max_reserved }
-    }
-
-    /// The distance of two slots.
-    pub(crate) fn unit(&self) -> u128 {
-        self.interval + self.window
-    }
-
-    fn is_never(&self, ask: &Ask) -> bool {
-        let longest = if ask.free_now_only { 0 } else { ask.max_wait.map_or(u64::MAX, |wait| wait.0) };
-        ask.cost == 0
-            || ask.cost > COST_MAX
-            || u128::from(ask.cost) * self.unit() > u128::from(HORIZON_NS_MAX)
-            || u128::from(ask.lead.0) > self.max_reserved * self.unit()
-            || ask.lead.0 > longest
-    }
-
-    /// `S + W` and `(S - T_p) + W - 2r(S - T_p + W) - rI` in millionths of a nanosecond, exactly.
-    fn deadlines(&self, slot: u64, stamp: u64) -> Option<(u64, u128)> {
-        let ahead = u128::from(slot - stamp);
-        let drift = 2 * u128::from(DRIFT_PPM) * (ahead + self.window) + u128::from(DRIFT_PPM) * self.interval;
-        (self.window > 0).then(|| (ns(u128::from(slot) + self.window), (ahead + self.window) * 1_000_000 - drift))
-    }
-}
-
-/// The list of all grants, and the time.
+/// All there is.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Oracle {
     pub(crate) now: u64,
-    pub(crate) given: Vec<Given>,
+    pub(crate) permits: u64,
+    pub(crate) keys: BTreeMap<Key, Past>,
+    known: Vec<Known>,
+    rules: Vec<Stored>,
+    revision: u64,
     /// When the request denied last would be granted.
     pub(crate) last_retry_at: Option<u64>,
 }
+
+/// A key of a request, its limit and the rule that has it.
+type Resolved<'a> = (&'a Wanted, Limit, Named);
 
 impl Oracle {
     /// One entry; `None` for one whose stamp is another leader's.
@@ -111,158 +97,372 @@ impl Oracle {
             return None;
         }
         self.now = self.now.max(batch.stamp.time.0);
-        Some(batch.commands.iter().map(|Command::Acquire(acquire)| self.acquire(acquire, batch.keys_max)).collect())
-    }
-
-    /// Keys that do not equal fresh ones.
-    pub(crate) fn keys_busy(&self) -> usize {
-        let mut busy: Vec<_> =
-            self.given.iter().filter(|given| given.end() > self.now).map(|given| &given.key).collect();
-        busy.sort_unstable();
-        busy.dedup();
-        busy.len()
+        let now = self.now;
+        self.keys.retain(|_, past| {
+            let due = past.looked_at <= now;
+            if due {
+                past.looked_at = past.idle_at();
+            }
+            !due || past.looked_at > now
+        });
+        self.known.retain(|known| known.stamp + REQUEST_ID_RETENTION_NS > now);
+        Some(batch.commands.iter().map(|command| self.command(command, batch.keys_max)).collect())
     }
 
     /// Request ids within their retention.
     pub(crate) fn ids_remembered(&self) -> usize {
-        self.given.iter().filter(|given| given.identity.is_some() && !self.forgotten(given)).count()
+        self.known.len()
     }
 
     /// When the oldest remembered id is forgotten.
     pub(crate) fn next_forgotten_at(&self) -> Option<u64> {
-        let oldest = self.given.iter().find(|given| given.identity.is_some() && !self.forgotten(given))?;
-        Some(oldest.stamp + REQUEST_ID_RETENTION_NS)
+        self.known.first().map(|oldest| oldest.stamp + REQUEST_ID_RETENTION_NS)
     }
 
-    /// The first instant at which the next permit of `key` may lie.
-    pub(crate) fn free_from(&self, key: &Key) -> u64 {
-        self.given.iter().filter(|given| given.key == *key).map(Given::end).max().unwrap_or(0)
+    /// Permits that can be given back, and where.
+    pub(crate) fn live(&self) -> Vec<(Key, u64)> {
+        let live = |past: &Past| {
+            let live = past.given.iter().filter(|given| given.ends.unwrap_or(given.slot) > self.now);
+            live.map(|given| given.permit).collect::<Vec<_>>()
+        };
+        self.keys.iter().flat_map(|(key, past)| live(past).into_iter().map(|permit| (key.clone(), permit))).collect()
     }
 
-    fn forgotten(&self, given: &Given) -> bool {
-        given.stamp + REQUEST_ID_RETENTION_NS <= self.now
+    fn command(&mut self, command: &Command, keys_max: u64) -> Verdict {
+        match command {
+            Command::Acquire(acquire) => self.acquire(acquire, keys_max),
+            Command::Several(several) => Verdict::Several(self.several(several, keys_max)),
+            Command::Release(Held { key, permit }) => Verdict::Just(match *permit {
+                permit if permit == 0 || permit > self.permits => Outcome::NoPermit,
+                permit => Outcome::Released(self.give_back(key, permit)),
+            }),
+            Command::Renew(held) => self.renew(held),
+            Command::Withdraw(Withdraw { id, claim, keys }) => {
+                let known = self.known.iter().find(|known| known.id == *id && known.claim == *claim);
+                let first = known.map(|known| known.first);
+                let numbered = first.into_iter().flat_map(|first| keys.iter().zip(first..)).collect::<Vec<_>>();
+                let count = numbered.into_iter().filter(|(key, permit)| self.give_back(key, *permit)).count();
+                Verdict::Just(Outcome::Withdrawn(count))
+            }
+            Command::Reset(key) => Verdict::Just(Outcome::Reset(self.keys.remove(key).is_some())),
+            Command::PutPolicy { name, policy, condition } => Verdict::Just(self.put(name, policy, *condition)),
+            Command::DeletePolicy { name, condition } => Verdict::Just(self.delete(name, *condition)),
+        }
+    }
+
+    fn several(&mut self, Several { acquires, rule }: &Several, keys_max: u64) -> Vec<Verdict> {
+        let before = self.clone();
+        let mut verdicts = vec![Verdict::Just(Outcome::Skipped); acquires.len()];
+        for (place, acquire) in acquires.iter().enumerate() {
+            verdicts[place] = self.acquire(acquire, keys_max);
+            if matches!(verdicts[place], Verdict::Granted { .. }) {
+                continue;
+            }
+            match rule {
+                SeveralRule::Each => {}
+                SeveralRule::InLine => break,
+                SeveralRule::AllOrNothing => {
+                    let last_retry_at = self.last_retry_at;
+                    *self = Self { last_retry_at, ..before };
+                    verdicts[..place].fill(Verdict::Just(Outcome::Skipped));
+                    break;
+                }
+            }
+        }
+        verdicts
+    }
+
+    fn give_back(&mut self, key: &Key, permit: u64) -> bool {
+        let now = self.now;
+        let given_back = self.keys.get_mut(key).is_some_and(|past| past.give_back(permit, now));
+        if given_back {
+            self.known.retain(|known| !(known.first..known.first + known.limits.len() as u64).contains(&permit));
+        }
+        given_back
+    }
+
+    fn renew(&mut self, Held { key, permit }: &Held) -> Verdict {
+        let now = self.now;
+        let past = self.keys.get_mut(key);
+        let lease = past.and_then(|past| {
+            let given = past.given.iter_mut().find(|given| given.permit == *permit)?;
+            let Limit::Concurrency(concurrency) = given.limit else { return None };
+            let ends = given.ends.as_mut().filter(|ends| **ends > now)?;
+            *ends = (*ends).max(now + concurrency.lease().0);
+            Some(*ends - now)
+        });
+        lease.map_or(Verdict::Just(Outcome::NoPermit), Verdict::Renewed)
+    }
+
+    fn put(&mut self, name: &Arc<str>, policy: &Policy, condition: Condition) -> Outcome {
+        let found = self.rules.iter().position(|stored| stored.name == *name);
+        let revision = found.map(|at| self.rules[at].revision);
+        if !holds(condition, revision) {
+            return Outcome::OtherRevision { found: revision };
+        }
+        if let Some(at) = found.filter(|at| self.rules[*at].policy == *policy) {
+            return Outcome::PolicyPut { revision: self.rules[at].revision, changed: false };
+        }
+        let same = |stored: &&Stored| stored.policy.pattern == policy.pattern && stored.name != *name;
+        if let Some(other) = self.rules.iter().find(same) {
+            return Outcome::PolicyConflict { with: Arc::clone(&other.name) };
+        }
+        self.revision += 1;
+        let stored = Stored { name: Arc::clone(name), policy: policy.clone(), revision: self.revision };
+        match found {
+            Some(at) => self.rules[at] = stored,
+            None => self.rules.push(stored),
+        }
+        Outcome::PolicyPut { revision: self.revision, changed: true }
+    }
+
+    fn delete(&mut self, name: &Arc<str>, condition: Condition) -> Outcome {
+        let Some(at) = self.rules.iter().position(|stored| stored.name == *name) else { return Outcome::NoPolicy };
+        let found = Some(self.rules[at].revision);
+        if !holds(condition, found) {
+            return Outcome::OtherRevision { found };
+        }
+        self.rules.remove(at);
+        self.revision += 1;
+        Outcome::PolicyDeleted { revision: self.revision }
+    }
+
+    /// "A whole key before any beginning, a longer beginning before a shorter one."
+    fn rule_for(&self, key: &Key) -> Option<&Stored> {
+        let fit = |stored: &&Stored| match &stored.policy.pattern {
+            Pattern::Exact(text) => (key.as_str() == text.as_ref()).then_some(usize::MAX),
+            Pattern::Prefix(text) => key.as_str().starts_with(text.as_ref()).then_some(text.len()),
+        };
+        self.rules.iter().filter(|stored| fit(stored).is_some()).max_by_key(fit)
+    }
+
+    fn resolve<'a>(&self, acquire: &'a Acquire) -> Result<Vec<Resolved<'a>>, Verdict> {
+        let mut resolved: Vec<Resolved<'_>> = Vec::new();
+        if acquire.wanted().count() > ALL_OF_MAX {
+            return Err(Verdict::Never { by: 0 });
+        }
+        for (by, wanted) in acquire.wanted().enumerate() {
+            if resolved.iter().any(|(other, ..)| other.key == wanted.key) {
+                return Err(Verdict::Never { by });
+            }
+            let rule = self.rule_for(&wanted.key);
+            let named = rule.map(|stored| (Arc::clone(&stored.name), stored.revision));
+            let limit = match (rule, &wanted.limit) {
+                (None, None) => return Err(Verdict::Just(Outcome::NoLimit { by })),
+                (None, Some(limit)) => *limit,
+                (Some(stored), None) => stored.policy.limit,
+                (Some(stored), Some(asked)) => merged(&stored.policy, asked).ok_or(Verdict::Never { by })?,
+            };
+            resolved.push((wanted, limit, named));
+        }
+        Ok(resolved)
     }
 
     fn acquire(&mut self, acquire: &Acquire, keys_max: u64) -> Verdict {
-        if let Some(verdict) = self.known(acquire) {
+        if let Some(verdict) = self.again(acquire) {
             return verdict;
         }
-        let Some(terms) = acquire.limit.as_ref().map(Terms::of) else { return Verdict::NoLimit };
-        if terms.is_never(&acquire.ask) {
-            return Verdict::Never;
-        }
-        let slot = match self.place(&acquire.key, &terms, &acquire.ask, self.now) {
-            Ok(slot) => slot,
-            Err(reason) => {
-                let retry_after = self.search_retry(&acquire.key, &terms, &acquire.ask);
-                self.last_retry_at = Some(self.now + retry_after);
-                return Verdict::Denied { reason, retry_after };
-            }
+        let resolved = match self.resolve(acquire) {
+            Ok(resolved) => resolved,
+            Err(verdict) => return verdict,
         };
-        if self.free_from(&acquire.key) <= self.now && self.keys_busy() as u64 >= keys_max {
-            return Verdict::TooManyKeys { first_idle_after: self.first_idle_after() };
+        let slot = match self.decide(acquire, &resolved) {
+            Ok(slot) => slot,
+            Err(verdict) => return verdict,
+        };
+        let new = resolved.iter().filter(|(wanted, ..)| !self.keys.contains_key(&wanted.key)).count();
+        if new > 0 && (self.keys.len() + new) as u64 > keys_max {
+            let first = self.keys.values().map(|past| past.looked_at).min().unwrap_or(0);
+            let retry_after = Time(first).since(Time(self.now));
+            return Verdict::Just(Outcome::TooManyKeys { retry_after });
         }
-        let permit = self.given.len() as u64 + 1;
-        let (stamp, cost, identity) = (self.now, acquire.ask.cost, acquire.identity);
-        self.given.push(Given { key: acquire.key.clone(), permit, slot, stamp, cost, terms, identity });
-        Verdict::Granted { permit, slot, stamp, reserved: self.reserved(&acquire.key), replayed: false }
+        let first = self.permits + 1;
+        for (wanted, limit, _) in &resolved {
+            self.permits += 1;
+            let (now, permit) = (self.now, self.permits);
+            let mut past = self.under(&wanted.key, limit);
+            past.enter(&Asked { limit, cost: wanted.cost, terms: &acquire.terms }, now, slot, permit);
+            if !self.keys.contains_key(&wanted.key) {
+                past.looked_at = past.idle_at();
+            }
+            self.keys.insert(wanted.key.clone(), past);
+        }
+        let rules: Vec<_> = resolved.iter().map(|(.., rule)| rule.clone()).collect();
+        let limits: Vec<_> = resolved.iter().map(|(_, limit, _)| *limit).collect();
+        let numbered = acquire.wanted().zip(first..).zip(&rules);
+        let permits = numbered.map(|((wanted, number), rule)| self.numbers(&wanted.key, number, rule, false)).collect();
+        let stamp = self.now;
+        if let Some(identity) = acquire.identity {
+            let (id, fingerprint, claim) = (identity.id, identity.fingerprint, acquire.claim);
+            let limits = limits.clone();
+            self.known.push(Known { id, fingerprint, claim, first, slot, stamp, rules, limits });
+        }
+        Verdict::Granted { slot, stamp, replayed: false, permits, limits }
+    }
+
+    /// The key as it is decided by: as good as fresh is fresh.
+    fn under(&self, key: &Key, limit: &Limit) -> Past {
+        let mut past = self.keys.get(key).cloned().unwrap_or(Past::new(*limit));
+        if past.idle_at() <= self.now {
+            past.given.clear();
+        }
+        past
+    }
+
+    fn numbers(&self, key: &Key, number: u64, rule: &Named, replayed: bool) -> Numbers {
+        let past = self.keys.get(key);
+        let reserved = past.map_or(0, |past| past.ahead(self.now).len() as u64);
+        let reset_after = past.map_or(0, |past| past.idle_at().saturating_sub(self.now));
+        Numbers { number, reserved, reset_after: (!replayed).then_some(reset_after), rule: rule.clone() }
     }
 
     /// The verdict on a request whose id is remembered.
-    fn known(&self, acquire: &Acquire) -> Option<Verdict> {
+    fn again(&mut self, acquire: &Acquire) -> Option<Verdict> {
         let identity = acquire.identity?;
-        let first = self
-            .given
-            .iter()
-            .find(|given| given.identity.is_some_and(|known| known.id == identity.id) && !self.forgotten(given))?;
-        if first.identity != Some(identity) {
-            return Some(Verdict::RequestIdReused);
+        let known = self.known.iter_mut().find(|known| known.id == identity.id)?;
+        if known.fingerprint != identity.fingerprint {
+            return Some(Verdict::Just(Outcome::RequestIdReused));
         }
-        let Given { permit, slot, stamp, .. } = *first;
-        Some(Verdict::Granted { permit, slot, stamp, reserved: self.reserved(&first.key), replayed: true })
+        known.claim = acquire.claim;
+        let Known { first, slot, stamp, rules, limits, .. } = known.clone();
+        let numbered = acquire.wanted().zip(first..).zip(&rules);
+        let permits = numbered.map(|((wanted, number), rule)| self.numbers(&wanted.key, number, rule, true)).collect();
+        Some(Verdict::Granted { slot, stamp, replayed: true, permits, limits })
     }
 
-    /// The slot of a request that comes at `at`, or the rule that refuses it.
-    fn place(&self, key: &Key, terms: &Terms, ask: &Ask, at: u64) -> Result<u64, Reason> {
-        let slot = (at + ask.lead.0).max(self.free_from(key));
-        let reach = u128::from(at) + terms.max_reserved * terms.unit();
-        if slot == at {
-            Ok(slot)
-        } else if ask.free_now_only {
-            Err(Reason::NotFreeNow)
-        } else if u128::from(slot) > reach {
-            Err(Reason::ReservationsFull)
-        } else if ask.max_wait.is_some_and(|wait| u128::from(slot) > u128::from(at) + u128::from(wait.0)) {
-            Err(Reason::WouldWaitTooLong)
-        } else {
-            Ok(slot)
+    /// The common slot of all keys: each of them alone has to agree to its own earliest one, and then to the latest of those.
+    fn decide(&mut self, acquire: &Acquire, resolved: &[Resolved<'_>]) -> Result<u64, Verdict> {
+        let (now, terms) = (self.now, &acquire.terms);
+        let pasts: Vec<_> = resolved.iter().map(|(wanted, limit, _)| self.under(&wanted.key, limit)).collect();
+        let asked: Vec<_> =
+            resolved.iter().map(|(wanted, limit, _)| Asked { limit, cost: wanted.cost, terms }).collect();
+        if let Some(by) = asked.iter().position(Past::is_never) {
+            return Err(Verdict::Never { by });
         }
-    }
-
-    /// The shortest wait after which this request, which is denied now, is granted if nobody else comes.
-    fn search_retry(&self, key: &Key, terms: &Terms, ask: &Ask) -> u64 {
-        let (mut too_soon, mut enough) = (0, self.free_from(key) - self.now);
-        while enough - too_soon > 1 {
-            let middle = too_soon + (enough - too_soon) / 2;
-            if self.place(key, terms, ask, self.now + middle).is_ok() {
-                enough = middle;
-            } else {
-                too_soon = middle;
+        let denied =
+            |by: usize, reason, retry_after| Verdict::Denied { by, reason, retry_after, rule: resolved[by].2.clone() };
+        let refused = pasts.iter().zip(&asked).enumerate().filter_map(|(by, (past, asked))| {
+            let reason = past.judge(asked, now).err()?;
+            Some((by, reason, past.retry_after(asked, now)))
+        });
+        // The one that refuses longest; of two the first.
+        let worst = refused.rev().max_by_key(|(.., retry_after)| *retry_after);
+        if let Some((by, reason, retry_after)) = worst {
+            self.last_retry_at = Some(now + retry_after);
+            return Err(denied(by, reason, retry_after));
+        }
+        let from = now + terms.lead.0;
+        let owns = pasts.iter().zip(&asked).map(|(past, asked)| past.earliest(asked, now, from).unwrap_or(from));
+        let (mut last, mut slot) = owns.enumerate().rev().max_by_key(|(_, own)| *own).unwrap_or((0, from));
+        let mut agreed = 0;
+        // Around and around, until all of them have agreed in a row.
+        for by in (0..asked.len()).cycle() {
+            let own = pasts[by].earliest(&asked[by], now, slot).unwrap_or(slot);
+            if own > slot {
+                (slot, last, agreed) = (own, by, 0);
+            }
+            agreed += 1;
+            if agreed > asked.len() {
+                break;
             }
         }
-        enough
+        let wait = slot - now;
+        if asked.len() > 1 && terms.free_now_only && wait > 0 {
+            return Err(denied(last, Reason::NotFreeNow, wait));
+        }
+        if let Some(longest) = terms.max_wait.filter(|longest| asked.len() > 1 && wait > longest.0) {
+            return Err(denied(last, Reason::WouldWaitTooLong, wait - longest.0));
+        }
+        Ok(slot)
     }
+}
 
-    /// Places taken ahead of now up to the last permit and including it, in units of the limit that was used last.
-    fn reserved(&self, key: &Key) -> u64 {
-        let Some(last) = self.given.iter().rfind(|given| given.key == *key) else { return 0 };
-        let (ahead, unit) = (u128::from(last.slot.saturating_sub(self.now)), last.terms.unit());
-        ns(ahead / unit + u128::from(ahead % unit > 0))
+fn holds(condition: Condition, found: Option<u64>) -> bool {
+    match condition {
+        Condition::Always => true,
+        Condition::Exists => found.is_some(),
+        Condition::Absent => found.is_none(),
+        Condition::Revision(revision) => found == Some(revision),
     }
+}
 
-    fn first_idle_after(&self) -> u64 {
-        let ends = self.given.iter().map(|given| self.free_from(&given.key)).filter(|end| *end > self.now);
-        ends.min().map_or(0, |end| end - self.now)
+/// The limit of a rule with what a request may bring along; `None` if that is no limit.
+fn merged(policy: &Policy, asked: &Limit) -> Option<Limit> {
+    if policy.overrides.has(Member::Limit) {
+        return Some(*asked);
     }
+    let (Limit::Spacing(rule), Limit::Spacing(asked)) = (&policy.limit, asked) else { return Some(policy.limit) };
+    let (mut rate, mut window, mut reserved) = (rule.rate(), rule.start_window(), rule.max_reserved());
+    for member in policy.overrides.members() {
+        match member {
+            Member::Rate => rate = asked.rate(),
+            Member::StartWindow => window = asked.start_window(),
+            Member::MaxReserved => reserved = asked.max_reserved(),
+            _ => {}
+        }
+    }
+    Spacing::new(rate, window, reserved).ok().map(Limit::Spacing)
 }
 
 impl Verdict {
     /// What `outcome` has that the oracle does not expect, if anything.
-    pub(crate) fn differs(&self, acquire: &Acquire, outcome: &Outcome) -> Option<String> {
+    pub(crate) fn differs(&self, outcome: &Outcome) -> Option<String> {
+        let named = |rule: &Option<Arc<Rule>>| rule.as_ref().map(|rule| (Arc::clone(&rule.policy), rule.revision));
         let same = match (self, outcome) {
-            (&Self::Granted { permit, slot, stamp, reserved, replayed }, Outcome::Granted(grant)) => {
-                (permit, slot, stamp, reserved, replayed)
-                    == (grant.permit, grant.slot.0, grant.stamp.0, grant.reserved, grant.replayed)
-                    && deadlines_agree(acquire, grant)
+            (Self::Granted { slot, stamp, replayed, permits, limits }, Outcome::Granted(grant)) => {
+                let found = grant.permits().zip(permits).map(|(found, expected)| Numbers {
+                    number: found.number,
+                    reserved: found.reserved,
+                    reset_after: expected.reset_after.map(|_| found.reset_after.0),
+                    rule: named(&found.rule),
+                });
+                (*slot, *stamp, *replayed) == (grant.slot.0, grant.stamp.0, grant.replayed)
+                    && found.eq(permits.iter().cloned())
+                    && grant.permits().count() == permits.len()
+                    && deadlines_agree(limits, grant)
             }
-            (&Self::Denied { reason, retry_after }, Outcome::Denied(denial)) => {
-                (reason, retry_after) == (denial.reason, denial.retry_after.0)
+            (Self::Denied { by, reason, retry_after, rule }, Outcome::Denied { by: found, denial, rule: by_rule }) => {
+                (by, reason, retry_after, rule) == (found, &denial.reason, &denial.retry_after.0, &named(by_rule))
             }
-            (&Self::TooManyKeys { first_idle_after }, Outcome::TooManyKeys { retry_after }) => {
-                retry_after.0 <= first_idle_after && (retry_after.0 > 0 || first_idle_after == 0)
+            (Self::Never { by }, Outcome::Never { by: found, .. }) => by == found,
+            (Self::Renewed(ends), Outcome::Renewed { lease, stop_before }) => {
+                let kept = u128::from(*ends) * u128::from(1_000_000 - 2 * DRIFT_PPM) / 1_000_000;
+                *ends == lease.0 && u128::from(stop_before.0) <= kept && kept - u128::from(stop_before.0) < 2
             }
-            (Self::NoLimit, Outcome::NoLimit)
-            | (Self::Never, Outcome::Never(_))
-            | (Self::RequestIdReused, Outcome::RequestIdReused) => true,
+            (Self::Several(verdicts), Outcome::Several(outcomes)) => {
+                verdicts.len() == outcomes.len()
+                    && verdicts.iter().zip(outcomes).all(|(verdict, outcome)| verdict.differs(outcome).is_none())
+            }
+            (Self::Just(expected), found) => expected == found,
             _ => false,
         };
-        (!same).then(|| format!("{acquire:?}\nexpected {self:?}\nfound    {outcome:?}"))
+        (!same).then(|| format!("expected {self:?}\nfound    {outcome:?}"))
     }
 }
 
+/// `S + W` and `(S - T_p) + W - 2r(S - T_p + W) - rI`, of each limit that has a window or a lease, and the sooner ones count.
 /// Deadlines round down, by no more than the two roundings in them.
-fn deadlines_agree(acquire: &Acquire, grant: &Grant) -> bool {
-    let terms = acquire.limit.as_ref().map(Terms::of);
-    match terms.and_then(|terms| terms.deadlines(grant.slot.0, grant.stamp.0)) {
-        None => grant.start_before.is_none() && grant.expires_at.is_none(),
-        Some((expires_at, exact_millionths)) => {
-            let start_before = grant.start_before.map(|span| u128::from(span.0) * 1_000_000);
-            grant.expires_at == Some(Time(expires_at))
-                && start_before.is_some_and(|found| found <= exact_millionths && exact_millionths - found < 2_000_000)
-        }
-    }
-}
-
-fn ns(wide: u128) -> u64 {
-    u64::try_from(wide).expect("scripts stay within the end of time")
+fn deadlines_agree(limits: &[Limit], grant: &Grant) -> bool {
+    let ahead = u128::from(grant.slot.0 - grant.stamp.0);
+    let usable = |limit: &Limit| match limit {
+        Limit::Spacing(spacing) => Some((spacing.start_window(), interval(spacing.rate()))),
+        Limit::Bucket(bucket) => Some((bucket.start_window(), interval(bucket.rate()))),
+        Limit::Concurrency(concurrency) => Some((concurrency.lease(), 0)),
+        Limit::Window(_) => None,
+    };
+    let usable = || limits.iter().filter_map(usable).filter(|(window, _)| window.0 > 0);
+    let expires_at = usable().map(|(window, _)| grant.slot.after(window)).min();
+    let millionths = usable().map(|(window, interval)| {
+        let (window, drift) = (u128::from(window.0), u128::from(DRIFT_PPM));
+        let eaten = 2 * drift * (ahead + window) + drift * interval;
+        // Nothing is left of a window that drift has eaten up.
+        if eaten + 2_000_000 > window * 1_000_000 { 0 } else { (ahead + window) * 1_000_000 - eaten }
+    });
+    let start_before = grant.start_before.map(|span| u128::from(span.0) * 1_000_000);
+    let agrees = match (start_before, millionths.min()) {
+        (None, None) => true,
+        (Some(found), Some(exact)) => found <= exact && exact - found < 2_000_000,
+        _ => false,
+    };
+    grant.expires_at == expires_at && agrees && ns(ahead) == grant.slot.since(grant.stamp).0
 }

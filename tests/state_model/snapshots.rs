@@ -203,8 +203,9 @@ fn a_snapshot_of_another_format_says_which() {
 #[test]
 fn lengths_that_lie_are_not_believed() {
     let block = |payload: &[u8]| [&u32::try_from(payload.len()).unwrap().to_le_bytes(), payload].concat();
-    // now 0, permits 0, and four thousand million blocks of each kind.
-    let head = block(&[0, 0, 0xff, 0xff, 0xff, 0xff, 0x0f, 0xff, 0xff, 0xff, 0xff, 0x0f]);
+    // now 0, permits 0, no change of rules, and four thousand million blocks of each kind; then no rules.
+    let head = block(&[0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0x0f, 0xff, 0xff, 0xff, 0xff, 0x0f]);
+    let head = [head, block(&[0])].concat();
     let huge_vector = block(&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01]);
     let noise = std::iter::repeat_n(0xff, 100_000).collect::<Vec<_>>();
     for (what, tail) in [
