@@ -45,6 +45,7 @@ mod shell;
 mod upstream;
 mod utc;
 
+pub use limit::limit_of;
 pub use openapi::document;
 pub use options::Options;
 pub use server::serve;
