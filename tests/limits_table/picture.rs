@@ -103,7 +103,7 @@ fn stacked(instants: &[u64]) -> Vec<(Tenths, u64)> {
         let at = x(*at).0;
         let beside = placed.iter().filter(|(other, _)| at - other < 10 * MARK).map(|(_, level)| *level);
         let taken: Vec<_> = beside.collect();
-        let level = (0..).find(|level| !taken.contains(level)).unwrap_or(0);
+        let level = (0..instants.len() as u64).find(|level| !taken.contains(level)).unwrap_or(0);
         placed.push((at, level));
     }
     placed.into_iter().map(|(at, level)| (Tenths(at), level)).collect()
@@ -164,8 +164,8 @@ fn draw() -> String {
             bottom + 18
         ));
     }
-    let ticks: String = arrivals().iter().map(|at| format!("M{} 64v18", x(*at))).collect();
-    line(format!("<path class=\"tick\" d=\"{ticks}\"/>"));
+    let ticks: Vec<_> = arrivals().iter().map(|at| format!("M{} 64v18", x(*at))).collect();
+    line(format!("<path class=\"tick\" d=\"{}\"/>", ticks.concat()));
     for (index, lane) in lanes.iter().enumerate() {
         line(one(lane, TOP + LANE * index as u64));
     }
@@ -179,9 +179,10 @@ fn hollow(x: &Tenths, y: u64) -> String {
 
 fn one(lane: &Lane, top: u64) -> String {
     let (stand, zero) = (top + STAND, top + ZERO);
-    let grants: String =
-        stacked(&lane.slots).iter().map(|(x, level)| format!("M{x} {}h.1", stand - 4 - level * MARK)).collect();
-    let denials: String = stacked(&lane.denials).iter().map(|(x, level)| hollow(x, stand + 5 + level * MARK)).collect();
+    let dot = |(x, level): &(Tenths, u64)| format!("M{x} {}h.1", stand - 4 - level * MARK);
+    let grants = stacked(&lane.slots).iter().map(dot).collect::<Vec<_>>().concat();
+    let ring = |(x, level): &(Tenths, u64)| hollow(x, stand + 5 + level * MARK);
+    let denials = stacked(&lane.denials).iter().map(ring).collect::<Vec<_>>().concat();
     let five = zero - 4 * CURVE_MAX / 2;
     let (kind, members) = split(&lane.limit);
     format!(
@@ -205,20 +206,16 @@ fn one(lane: &Lane, top: u64) -> String {
 /// The limit in two lines that fit the margin.
 fn split(limit: &Value) -> (String, String) {
     let members = limit.as_object().expect("members");
-    let text = |name: &str| match &members[name] {
-        Value::String(text) => text.clone(),
-        Value::Object(ramp) => format!("from {} over {}", ramp["from"], ramp["over"]).replace('"', ""),
-        other => other.to_string(),
+    let text = |name: &String| match &members[name] {
+        Value::String(text) => format!("{name} {text}"),
+        Value::Object(ramp) => format!("{name} from {} over {}", ramp["from"], ramp["over"]).replace('"', ""),
+        other => format!("{name} {other}"),
     };
-    let rest: Vec<_> = members
-        .keys()
-        .filter(|name| !["kind", "rate"].contains(&name.as_str()))
-        .map(|n| format!("{n} {}", text(n)))
-        .collect();
-    (
-        format!("rate {}{}", text("rate"), if rest.len() > 1 { format!(", {}", rest[0]) } else { String::new() }),
-        rest[rest.len() - 1].clone(),
-    )
+    let others = members.keys().filter(|name| !["kind", "rate"].contains(&name.as_str()));
+    let mut lines: Vec<_> = others.map(text).collect();
+    let last = lines.pop().unwrap_or_default();
+    lines.insert(0, text(&"rate".to_owned()));
+    (lines.join(", "), last)
 }
 
 /// What is committed is what the limits do today.

@@ -305,10 +305,12 @@ fn a_ramp_grows_linearly() {
         Stage::new(&[read(&json!({"rate": "20/s", "max_reserved": 1000, "ramp": {"from": "2/s", "over": "10s"}}))]);
     let slots = stage.at(sec(7)).slots(200);
     for pair in slots.windows(2) {
-        let part = ((pair[0] - sec(7)) as f64 / sec(10) as f64).min(1.0);
-        let interval = sec(1) as f64 / (2.0 + 18.0 * part);
-        let gap = (pair[1] - pair[0]) as f64;
-        assert!(gap >= interval - 1.0 && gap < interval * 1.0002, "{gap} for {interval}: never faster than the line");
+        // One over 2/s and the part of 18/s that it has grown by.
+        let elapsed = u128::from((pair[0] - sec(7)).min(sec(10)));
+        let interval = u128::from(sec(1)) * u128::from(sec(10)) / (2 * u128::from(sec(10)) + 18 * elapsed);
+        let gap = u128::from(pair[1] - pair[0]);
+        let near = interval..=interval + interval / 5_000 + 1;
+        assert!(near.contains(&gap), "{gap} for {interval}: never faster than the line");
     }
     assert_eq!(slots[199] - slots[198], ms(50), "and stays there");
 }
