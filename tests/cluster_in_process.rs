@@ -56,7 +56,7 @@ impl Cluster {
         });
         let mut cluster = Self { options: options.collect(), nodes: Vec::new() };
         for (options, listener) in cluster.options.iter().zip(listeners) {
-            cluster.nodes.push(Some(start(options, listener).await.unwrap()));
+            cluster.nodes.push(Some(start(options, listener, None).await.unwrap()));
         }
         cluster
     }
@@ -76,7 +76,7 @@ impl Cluster {
         while LogStore::open(&options.data.join("log"), clocks()).is_err() {
             tokio::task::yield_now().await;
         }
-        self.nodes[index] = Some(start(options, listener).await.unwrap());
+        self.nodes[index] = Some(start(options, listener, None).await.unwrap());
     }
 
     async fn grant(&self, index: usize, acquire: Acquire) -> Grant {

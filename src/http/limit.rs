@@ -2,11 +2,16 @@
 //! written in its shortest form.
 
 use super::ask::{Refused, bad_request, refused};
-use crate::api::{self, Code, Kind, LimitMembers};
+use crate::api::{self, Code, Kind, LimitMembers, Problem};
 use crate::limiter::{
     Bucket, Concurrency, Limit, LimitError, Ramp, Rate, RateError, Spacing, Span, Window, parse_duration,
 };
 use crate::limits::{LEASE_NS_DEFAULT, MAX_RESERVED_DEFAULT, MAX_RESERVED_MAX};
+
+/// What a limit on the wire means, exactly as `POST /acquire` reads it; else the problem it is answered with.
+pub fn limit_of(said: &api::Limit) -> Result<Limit, Box<Problem>> {
+    read("limit", said)
+}
 
 /// Understands a limit that stands at `place` of a request.
 pub(super) fn read(place: &str, said: &api::Limit) -> Result<Limit, Refused> {

@@ -46,6 +46,7 @@ mod socket;
 mod upstream;
 mod utc;
 
+pub use limit::limit_of;
 pub use openapi::document;
 pub use options::Options;
 pub use server::serve;

@@ -517,7 +517,7 @@ impl Verdict {
                 Outcome::Released(true) => "released",
                 Outcome::Released(false) => "released too late",
                 Outcome::NoPermit => "no permit",
-                Outcome::Withdrawn(0) => "withdrew nothing",
+                Outcome::Withdrawn(permits) if permits.iter().all(Option::is_none) => "withdrew nothing",
                 Outcome::Withdrawn(_) => "withdrawn",
                 Outcome::Reset(true) => "reset",
                 Outcome::Reset(false) => "reset nothing",

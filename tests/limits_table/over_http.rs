@@ -1,0 +1,93 @@
+//! One real node in this process, asked over HTTP: what the document writes is what a node takes.
+
+use super::document::{all_limits, read};
+use quorate::http;
+use quorate::node::{Node, Options, start};
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+/// Only bounds failures.
+const PATIENCE: u32 = 600;
+
+/// A cluster of one.
+pub(crate) struct Server {
+    url: String,
+    client: reqwest::Client,
+    node: Node,
+    stop: oneshot::Sender<()>,
+    serving: JoinHandle<()>,
+    _data: TempDir,
+}
+
+impl Server {
+    pub(crate) async fn start() -> Self {
+        let data = TempDir::new().expect("a directory");
+        let peers = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let clients = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let url = format!("http://{}", clients.local_addr().expect("its address"));
+        let options = Options {
+            id: 1,
+            data: data.path().to_owned(),
+            members: BTreeMap::from([(1, peers.local_addr().expect("its address").to_string())]),
+            cluster: "limits".to_owned(),
+            advertise: url.clone(),
+            keys_max: 1_000,
+            heartbeat_ms: 100,
+            election_ms_min: 200,
+            election_ms_max: 350,
+            request_timeout_ms: 10_000,
+            snapshot_every_entries: 100_000,
+            log_keep_entries: 1_000,
+        };
+        let node = start(&options, peers, None).await.expect("a node");
+        let (stop, stopped) = oneshot::channel::<()>();
+        let serving = tokio::spawn(http::serve(clients, node.handle(), http::Options::default(), async {
+            let _ = stopped.await;
+        }));
+        Self { url, client: reqwest::Client::new(), node, stop, serving, _data: data }
+    }
+
+    /// Status, headers and body; asked again as long as there is no leader yet.
+    pub(crate) async fn acquire(&self, request: &Value) -> (u16, BTreeMap<String, String>, Value) {
+        for _ in 0..PATIENCE {
+            let sent = self.client.post(format!("{}/acquire", self.url)).json(request).send().await;
+            let response = sent.expect("an answer");
+            let status = response.status().as_u16();
+            if status == 503 {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                continue;
+            }
+            let text = |value: &reqwest::header::HeaderValue| value.to_str().expect("text").to_owned();
+            let headers = response.headers().iter().map(|(name, value)| (name.to_string(), text(value))).collect();
+            return (status, headers, response.json().await.expect("JSON"));
+        }
+        panic!("no leader");
+    }
+
+    pub(crate) async fn stop(self) {
+        let _ = self.stop.send(());
+        self.serving.await.expect("it stops");
+        self.node.shutdown(Duration::from_secs(5)).await;
+    }
+}
+
+/// Every limit of the document is taken as it stands, and comes back as it was written.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_takes_every_limit_of_the_document() {
+    let server = Server::start().await;
+    let mut kinds = BTreeSet::new();
+    for (index, limit) in all_limits().iter().enumerate() {
+        let (status, headers, body) = server.acquire(&json!({"key": format!("example {index}"), "limit": limit})).await;
+        assert_eq!((status, &body["limit"]), (200, limit), "{body}");
+        let kind = read(limit).kind();
+        assert!(headers["ratelimit-policy"].starts_with(&format!("\"{kind}\";")), "{headers:?}");
+        kinds.insert(kind);
+    }
+    assert_eq!(kinds.len(), 4, "all kinds are shown: {kinds:?}");
+    server.stop().await;
+}
