@@ -10,9 +10,12 @@
 
 mod bounds;
 mod decisions;
+mod kinds;
 mod ledger;
 mod oracle;
 mod past;
+mod play;
+mod release;
 mod retries;
 mod script;
 mod snapshots;
