@@ -9,6 +9,7 @@
 //! - the others are the properties
 
 mod bounds;
+mod changes;
 mod decisions;
 mod kinds;
 mod ledger;
@@ -18,7 +19,9 @@ mod play;
 mod release;
 mod retries;
 mod script;
+mod several;
 mod snapshots;
+mod together;
 
 use proptest::test_runner::{Config, FileFailurePersistence};
 
