@@ -29,7 +29,8 @@ pub(super) struct Place {
     hole: Option<usize>,
 }
 
-/// The first place for a permit of `cost` whose slot is not before `from`.
+/// The first place for a permit of `cost` whose slot is not before `from`. On a ramp a hole that is too short may do later, when
+/// permits take less; nobody waits for that.
 pub(super) fn place(
     next: Time,
     holes: &[Region],

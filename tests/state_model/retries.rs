@@ -50,7 +50,7 @@ fn given_back(decided: &[Decided], grant: &Grant) -> bool {
 }
 
 proptest! {
-    #![proptest_config(config(4_000))]
+    #![proptest_config(config(1_500))]
 
     /// "The same permit": with its slot, its stamp and its deadlines, and only while the id is remembered.
     #[test]
@@ -93,7 +93,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(config(1_000))]
+    #![proptest_config(config(500))]
 
     /// Ids are forgotten after the retention, to the nanosecond, whatever else happens and with or without a snapshot.
     #[test]
