@@ -59,7 +59,7 @@ fn scripts() {
             run += 1;
         });
     }
-    assert!(run == scripts.len() && run >= 11, "{run} of {} scripts were run", scripts.len());
+    assert!(run == scripts.len() && run >= 21, "{run} of {} scripts were run", scripts.len());
 }
 
 fn folder() -> PathBuf {
