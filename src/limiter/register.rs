@@ -232,6 +232,7 @@ impl Register {
     /// - Counts of a window are put into the cells of the new one so that they may only count longer; permits ahead where they
     ///   lie.
     /// - Leases run on. A ramp begins anew unless it is the same one.
+    #[must_use]
     pub fn adopt(&self, old: &Limit, new: &Limit, now: Time) -> Self {
         let mut adopted = self.clone();
         let mut details = adopted.details.take().unwrap_or_default();

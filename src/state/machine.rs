@@ -206,8 +206,7 @@ impl Machine {
         let Some(known) = self.requests.get(withdraw.id).filter(|known| known.claim == withdraw.claim) else {
             return 0;
         };
-        let numbered = withdraw.keys.iter().zip(known.permit..);
-        let numbered: Vec<_> = numbered.map(|(key, permit)| (key, permit)).collect();
+        let numbered: Vec<_> = withdraw.keys.iter().zip(known.permit..).collect();
         numbered.into_iter().filter(|(key, permit)| self.give_back(key, *permit)).count()
     }
 }
