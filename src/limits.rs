@@ -33,6 +33,8 @@ pub const AHEAD_MAX: u64 = 20_000;
 pub const BURST_MAX: u64 = 1_000_000;
 /// Holes that released permits may leave in one key. *Replicated.*
 pub const HOLES_MAX: usize = 4_096;
+/// Holes that one request tries before it goes to the end. *Replicated.*
+pub const HOLES_TRIED_MAX: usize = 256;
 /// Sub-intervals of a sliding window. *Replicated.*
 pub const WINDOW_CELLS_MAX: u64 = 128;
 /// Largest `max` of a concurrency limit. *Replicated.*

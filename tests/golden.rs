@@ -324,7 +324,7 @@ fn acquire(words: &[&str]) -> Result<Acquire, Trouble> {
     }
     let identity = id.map(|id| Identity::of(id, &all));
     let first = all.remove(0);
-    Ok(Acquire { first, more: all, terms, identity, claim, worker: None })
+    Ok(Acquire { first, more: all, terms, identity, claim, worker: None, replay_only: false })
 }
 
 /// The members of a limit, as far as they are said.

@@ -136,7 +136,7 @@ pub(super) fn check(request: AcquireRequest, request_id: Option<&str>) -> Result
     let mut all = all.into_iter();
     let first = all.next().ok_or_else(|| bad_request("all_of: at least one limit"))?;
     let worker = worker.filter(|worker| !worker.is_empty()).map(Into::into);
-    let acquire = Acquire { first, more: all.collect(), terms, identity, claim: 0, worker };
+    let acquire = Acquire { first, more: all.collect(), terms, identity, claim: 0, worker, replay_only: false };
     Ok(Asked { acquire, wait, all_of: several, limits: parts.into_iter().map(|part| part.limit).collect() })
 }
 

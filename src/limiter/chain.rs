@@ -6,11 +6,12 @@
 //!
 //! Invariants
 //! - Holes are in order, do not touch each other, and end before `next`.
+//! - A request looks at the next [`HOLES_TRIED_MAX`] of them, so that many small ones cost it little.
 //! - At most [`HOLES_MAX`] of them: past it the shortest one, which fits least, is forgotten.
 
 use super::pace::Pace;
 use super::time::{Span, Time};
-use crate::limits::HOLES_MAX;
+use crate::limits::{HOLES_MAX, HOLES_TRIED_MAX};
 use serde::{Deserialize, Serialize};
 
 /// A part of the axis, its end not included.
@@ -29,7 +30,8 @@ pub(super) struct Place {
     hole: Option<usize>,
 }
 
-/// The first place for a permit of `cost` whose slot is not before `from`.
+/// The first place for a permit of `cost` whose slot is not before `from`. On a ramp a hole that is too short may do later, when
+/// permits take less; nobody waits for that.
 pub(super) fn place(
     next: Time,
     holes: &[Region],
@@ -49,6 +51,7 @@ pub(super) fn place(
         .iter()
         .enumerate()
         .skip(first)
+        .take(HOLES_TRIED_MAX)
         .find_map(|(index, hole)| Some(fit(hole.from, Some(index))).filter(|place| place.region.to <= hole.to));
     fitting.unwrap_or_else(|| fit(next, None))
 }

@@ -22,7 +22,7 @@ pub struct Part<'a> {
 
 /// Rounds of looking for a common slot. Every round passes a hole or a full cell of some limit; whoever has more of them than
 /// this gets a slot after everything that is taken.
-const ROUNDS_MAX: usize = 256;
+const ROUNDS_MAX: usize = 32;
 
 /// Decides one request. Pure: entering the permits is the caller's.
 pub fn decide(parts: &[Part<'_>], now: Time, terms: &Terms) -> Decision {

@@ -142,7 +142,8 @@ impl Register {
             // product within the horizon.
             return wait.minus(Span(pace.unit().0.saturating_mul(most)));
         }
-        // On a ramp the places differ in length: count the permits themselves.
+        // On a ramp the places differ in length: count the permits themselves. A hole that is free at a lead from now may be gone
+        // when a place frees up; who is told to come then may be told to wait again.
         let ahead = self.ahead(now);
         if wait == Span::ZERO || ahead < most {
             return Span::ZERO;

@@ -16,7 +16,7 @@ use super::forward::Reply;
 use super::proposer::Proposer;
 use super::queue::Decided;
 use super::verdict::Verdict;
-use crate::clock::Deadline;
+use crate::clock::{Deadline, Stopwatch};
 use crate::limiter::{Denial, Key, Reason, Span, Time};
 use crate::limits::{LEADER_WAIT_MS, REQUEST_TIMEOUT_MS, WAITERS_MAX};
 use crate::metric_names;
@@ -94,6 +94,7 @@ struct Refusal {
 
 struct Waiter {
     acquire: Acquire,
+    since: Stopwatch,
     /// Until when it waits; `None` for ever.
     until: Option<Deadline>,
     state: Arc<AtomicU8>,
@@ -137,7 +138,10 @@ impl Waitroom {
         let line = name_of(&acquire);
         let keys: Vec<_> = acquire.wanted().map(|wanted| wanted.key.clone()).collect();
         let state = Arc::new(AtomicU8::new(IN_LINE));
-        if !self.join(&line, Waiter { acquire, until, state: Arc::clone(&state), answer: sender }) {
+        if !self.join(
+            &line,
+            Waiter { acquire, since: Stopwatch::start(), until, state: Arc::clone(&state), answer: sender },
+        ) {
             return Reply::Overloaded;
         }
         let place = Place { room: self, line, state };
@@ -202,6 +206,17 @@ impl Waitroom {
         let Refusal { key, denial, rule, at } = refusal;
         let by = keys.iter().position(|own| *own == key).unwrap_or(0);
         Verdict { outcome: Outcome::Denied { by, denial, rule }, at }
+    }
+
+    /// Whether somebody stands in line for `key` because there was no place.
+    pub(super) fn is_blocked(&self, key: &Key) -> bool {
+        let lines = self.lines();
+        lines.waiting > 0 && lines.by_name.get(std::slice::from_ref(key)).is_some_and(|line| line.refusal.is_some())
+    }
+
+    /// What is said to those who come while others stand in line, and do not want to.
+    pub(super) fn refusal_of(&self, key: &Key) -> Verdict {
+        self.refusal(&name([key].into_iter()), std::slice::from_ref(key))
     }
 
     fn join(self: &Arc<Self>, name: &Name, waiter: Waiter) -> bool {
@@ -277,8 +292,10 @@ impl Waitroom {
                 if waiter.state.compare_exchange(IN_LINE, TRIED, Ordering::AcqRel, Ordering::Acquire).is_ok() {
                     let mut acquire = waiter.acquire.clone();
                     // What is left of its patience, so that it gets no slot it would not wait for.
-                    acquire.terms.max_wait = waiter.until.map(|until| span(until.remaining()));
-                    heads.push(Head { acquire, until: waiter.until, state: Arc::clone(&waiter.state) });
+                    let lead = acquire.terms.lead;
+                    acquire.terms.max_wait = waiter.until.map(|until| span(until.remaining()).max(lead));
+                    let (until, waited) = (waiter.until, span(waiter.since.elapsed()));
+                    heads.push(Head { acquire, waited, until, state: Arc::clone(&waiter.state) });
                 }
             }
             if !heads.is_empty() {
@@ -308,8 +325,11 @@ impl Waitroom {
     /// Answers those that are decided; the others go on waiting.
     fn settle(self: &Arc<Self>, name: &Name, tried: Vec<Head>, verdicts: impl Iterator<Item = Verdict>) -> Tried {
         let mut result = Tried::default();
-        for (Head { acquire, until, state }, verdict) in tried.into_iter().zip(verdicts) {
+        for (Head { acquire, waited, until, state }, mut verdict) in tried.into_iter().zip(verdicts) {
             let patient = until.is_none_or(|until| !until.passed());
+            if let Outcome::Granted(grant) = &mut verdict.outcome {
+                grant.had_waited(waited);
+            }
             match &verdict.outcome {
                 Outcome::Denied { by, denial, rule } if is_for_want_of_a_place(denial.reason) && patient => {
                     result.again_after = Some(denial.retry_after);
@@ -397,6 +417,8 @@ impl Waitroom {
 /// One that is put to the cluster.
 struct Head {
     acquire: Acquire,
+    /// How long it had been in line when it was put to the cluster.
+    waited: Span,
     until: Option<Deadline>,
     state: Arc<AtomicU8>,
 }

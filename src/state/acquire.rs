@@ -41,6 +41,9 @@ impl Machine {
         if let Some(outcome) = acquire.identity.and_then(|identity| self.replay(acquire, identity)) {
             return outcome;
         }
+        if acquire.replay_only {
+            return Outcome::Skipped;
+        }
         let resolved = match self.resolve(acquire) {
             Ok(resolved) => resolved,
             Err(outcome) => return outcome,

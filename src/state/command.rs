@@ -111,13 +111,17 @@ pub struct Acquire {
     pub claim: u64,
     /// A label for the history.
     pub worker: Option<Arc<str>>,
+    /// Others stand in line for this key: only what it was granted before is for it, else [`Outcome::Skipped`].
+    ///
+    /// [`Outcome::Skipped`]: super::Outcome::Skipped
+    pub replay_only: bool,
 }
 
 impl Acquire {
     /// A request for one permit of one key.
     pub const fn one(key: Key, limit: Option<Limit>, cost: u64, terms: Terms) -> Self {
         let first = Wanted { key, limit, cost };
-        Self { first, more: Vec::new(), terms, identity: None, claim: 0, worker: None }
+        Self { first, more: Vec::new(), terms, identity: None, claim: 0, worker: None, replay_only: false }
     }
 
     /// Everything that is asked for.

@@ -251,6 +251,7 @@ mod tests {
                 stamp,
                 start_before: None,
                 expires_at: None,
+                kept_until: Time(9),
                 rules: None,
             },
         )

@@ -37,7 +37,7 @@ fn granted(outcomes: &[Outcome]) -> usize {
 }
 
 proptest! {
-    #![proptest_config(config(1_000))]
+    #![proptest_config(config(600))]
 
     /// "Idle keys leave memory when their state equals a fresh one", of every kind: not before, and not after. A key that was
     /// given back may stay until it would have left.

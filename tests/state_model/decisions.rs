@@ -39,7 +39,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(config(2_000))]
+    #![proptest_config(config(1_000))]
 
     /// "It gets a fencing number (`permit`, strictly increasing over the whole cluster)".
     #[test]
@@ -149,7 +149,7 @@ pub(crate) fn until(log: &Log, (last, index): (usize, usize)) -> Machine {
 }
 
 proptest! {
-    #![proptest_config(config(2_000))]
+    #![proptest_config(config(1_000))]
 
     /// P7: "never more than `max_reserved` are outstanding", and "a permit that is free now is granted whatever `max_reserved`
     /// says". Those that another limit pushed ahead are not this limit's own, and a lead is no reservation of a bucket.

@@ -9,13 +9,19 @@
 //! - the others are the properties
 
 mod bounds;
+mod changes;
 mod decisions;
+mod kinds;
 mod ledger;
 mod oracle;
 mod past;
+mod play;
+mod release;
 mod retries;
 mod script;
+mod several;
 mod snapshots;
+mod together;
 
 use proptest::test_runner::{Config, FileFailurePersistence};
 

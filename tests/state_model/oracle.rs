@@ -58,6 +58,7 @@ pub(crate) struct Numbers {
 struct Known {
     id: u128,
     fingerprint: u64,
+    kept_until: u64,
     /// Who asks under this id; `None` as soon as there are two.
     claim: Option<u64>,
     first: u64,
@@ -106,7 +107,7 @@ impl Oracle {
             }
             !due || past.looked_at > now
         });
-        self.known.retain(|known| known.stamp + REQUEST_ID_RETENTION_NS > now);
+        self.known.retain(|known| known.kept_until > now);
         Some(batch.commands.iter().map(|command| self.command(command, batch.keys_max)).collect())
     }
 
@@ -117,7 +118,7 @@ impl Oracle {
 
     /// When the oldest remembered id is forgotten.
     pub(crate) fn next_forgotten_at(&self) -> Option<u64> {
-        self.known.first().map(|oldest| oldest.stamp + REQUEST_ID_RETENTION_NS)
+        self.known.iter().map(|known| known.kept_until).min()
     }
 
     /// Permits that can be given back, and where.
@@ -297,7 +298,8 @@ impl Oracle {
         if let Some(identity) = acquire.identity {
             let (id, fingerprint, claim) = (identity.id, identity.fingerprint, Some(acquire.claim));
             let limits = limits.clone();
-            self.known.push(Known { id, fingerprint, claim, first, slot, stamp, rules, limits });
+            let kept_until = if acquire.claim == 0 { stamp } else { slot } + REQUEST_ID_RETENTION_NS;
+            self.known.push(Known { id, fingerprint, claim, first, slot, stamp, kept_until, rules, limits });
         }
         Verdict::Granted { slot, stamp, replayed: false, permits, limits }
     }

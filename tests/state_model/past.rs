@@ -88,6 +88,11 @@ impl Figures {
         self.interval + self.between
     }
 
+    /// Whether the rate is the same all the time.
+    pub(crate) const fn is_steady(&self) -> bool {
+        self.ramp.is_none()
+    }
+
     fn unit_max(&self) -> u128 {
         self.ramp.map_or(self.interval, |(slow, _)| slow) + self.between
     }

@@ -422,7 +422,15 @@ impl Script {
         let mut more: Vec<_> = wanted.collect();
         let identity = request.id.map(|id| Identity::of(IDS[id], &more));
         let first = more.remove(0);
-        Acquire { first, more, terms: request.patience.terms(), identity, claim: request.claim, worker: None }
+        Acquire {
+            first,
+            more,
+            terms: request.patience.terms(),
+            identity,
+            claim: request.claim,
+            worker: None,
+            replay_only: false,
+        }
     }
 }
 

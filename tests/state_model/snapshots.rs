@@ -112,7 +112,7 @@ fn accepted_only_if_whole(found: &[u8], log: &Log) -> Result<(), TestCaseError> 
 }
 
 proptest! {
-    #![proptest_config(config(2_000))]
+    #![proptest_config(config(500))]
 
     /// `apply(log) = apply(snapshot + rest)`, wherever the log is cut.
     #[test]
@@ -134,7 +134,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(config(1_000))]
+    #![proptest_config(config(400))]
 
     /// "The order of bytes depends on the state alone", and a view stays as it was while the machine goes on.
     #[test]
@@ -158,7 +158,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(config(4_000))]
+    #![proptest_config(config(1_500))]
 
     /// P7, "hostile": "Nothing is trusted: every length is bounded, every name checked."
     #[test]
