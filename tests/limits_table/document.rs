@@ -2,7 +2,8 @@
 
 use quorate::api;
 use quorate::http::limit_of;
-use quorate::limiter::Limit;
+use quorate::limiter::{Limit, Span};
+use quorate::limits;
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -98,6 +99,51 @@ fn every_example_is_a_limit() {
     for limit in all {
         read(&limit);
     }
+}
+
+/// Every bound that the document tells is the one in `src/limits.rs`.
+#[test]
+fn the_bounds_are_those_of_the_code() {
+    let counts = [
+        ("`N` is at most {}", limits::RATE_COUNT_MAX),
+        ("`cost` (1 to {})", limits::COST_MAX),
+        ("| `max_reserved` | 10 | 0 to {};", limits::MAX_RESERVED_MAX.into()),
+        ("| `max_reserved` | 0 | 0 to {};", limits::MAX_RESERVED_MAX.into()),
+        ("| `max_reserved` | {} | 0 to", limits::MAX_RESERVED_DEFAULT.into()),
+        ("| `burst` | needed | 1 to {};", limits::BURST_MAX),
+        ("divides `T` into at most {} ", limits::WINDOW_CELLS_MAX),
+        ("| `max` | needed | 1 to {};", limits::IN_FLIGHT_MAX),
+        ("drifts by up to {} ppm", limits::DRIFT_PPM),
+        ("At most {} wait over all keys", limits::WAITERS_MAX as u64),
+        ("2 to {} distinct keys", limits::ALL_OF_MAX as u64),
+        ("up to {} requests (and", limits::BATCH_REQUESTS_MAX as u64),
+        ("(and {} keys)", limits::BATCH_KEYS_MAX as u64),
+    ];
+    for (phrase, bound) in counts {
+        let phrase = phrase.replace("{}", &grouped(bound));
+        assert!(DOCUMENT.contains(&phrase), "the document should say: {phrase}");
+    }
+    for (bound, said) in [
+        (limits::INTERVAL_NS_MAX, "366d"),
+        (limits::INTERVAL_NS_MIN, "1us"),
+        (limits::HORIZON_NS_MAX, "3660d"),
+        (limits::LEASE_NS_DEFAULT, "30s"),
+        (limits::LEASE_NS_MAX, "1d"),
+        (limits::WAIT_NS_MAX, "366d"),
+        (limits::LEAD_NS_MAX, "1m"),
+    ] {
+        assert_eq!(Span(bound).to_string(), said, "docs/LIMITS.md tells this length in words: change them too");
+    }
+}
+
+/// `1,000,000`.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let places = digits.char_indices();
+    places.fold(String::new(), |text, (at, digit)| {
+        let comma = if at > 0 && (digits.len() - at).is_multiple_of(3) { "," } else { "" };
+        text + comma + &digit.to_string()
+    })
 }
 
 /// "Every claim has the test beside it": whatever stands in backticks on a line "Shown by" is a test that exists.

@@ -69,6 +69,23 @@ impl Server {
         panic!("no leader");
     }
 
+    /// A member of a key as it stands.
+    async fn look(&self, key: &str, member: &str) -> Value {
+        let sent = self.client.get(format!("{}/keys/{key}", self.url)).send().await;
+        sent.expect("an answer").json::<Value>().await.expect("JSON")[member].take()
+    }
+
+    /// Waits until a member of a key has this value.
+    async fn until(&self, key: &str, member: &str, wanted: &Value) {
+        for _ in 0..PATIENCE {
+            if self.look(key, member).await == *wanted {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        panic!("{member} of {key} never was {wanted}");
+    }
+
     pub(crate) async fn stop(self) {
         let _ = self.stop.send(());
         self.serving.await.expect("it stops");
@@ -89,5 +106,21 @@ async fn a_node_takes_every_limit_of_the_document() {
         kinds.insert(kind);
     }
     assert_eq!(kinds.len(), 4, "all kinds are shown: {kinds:?}");
+    server.stop().await;
+}
+
+/// "Who closes the connection gives up its place or its slot."
+#[tokio::test(flavor = "multi_thread")]
+async fn a_closed_connection_gives_its_slot_back() {
+    let server = Server::start().await;
+    let request = json!({"key": "held", "limit": "1/h", "wait": "server"});
+    let (status, ..) = server.acquire(&request).await;
+    assert_eq!(status, 200, "free now");
+    // Its slot lies an hour ahead, so its answer is held.
+    let held = server.client.post(format!("{}/acquire", server.url)).json(&request).send();
+    let held = tokio::spawn(held);
+    server.until("held", "reserved", &json!(1)).await;
+    held.abort();
+    server.until("held", "reserved", &json!(0)).await;
     server.stop().await;
 }
