@@ -61,7 +61,15 @@ impl Stage {
         let mut wanted = self.wanted.iter().map(|(key, limit)| Wanted { key: key.clone(), limit: Some(*limit), cost });
         let first = wanted.next().expect("a limit");
         let more = wanted.collect();
-        self.command(Command::Acquire(Acquire { first, more, terms, identity: None, claim: 0, worker: None, replay_only: false }))
+        self.command(Command::Acquire(Acquire {
+            first,
+            more,
+            terms,
+            identity: None,
+            claim: 0,
+            worker: None,
+            replay_only: false,
+        }))
     }
 
     pub(crate) fn grant(&mut self, cost: u64, terms: Terms) -> Result<Grant, (Reason, u64)> {
