@@ -582,16 +582,12 @@ mod tests {
     fn ramped(rate: &str, burst: Option<u64>, max_reserved: u32, (from, over_secs): (&str, u64)) -> Limit {
         let rate = rate.parse().unwrap();
         let ramp = Ramp { from: from.parse().unwrap(), over: Span::from_secs(over_secs) };
-        match burst {
-            Some(burst) => {
-                let bucket = Bucket::new(rate, burst, Span::ZERO, max_reserved).unwrap();
-                Limit::Bucket(bucket.with_ramp(ramp).unwrap())
-            }
-            None => {
-                let spacing = Spacing::new(rate, Span::ZERO, max_reserved).unwrap();
-                Limit::Spacing(spacing.with_ramp(ramp).unwrap())
-            }
+        if let Some(burst) = burst {
+            let bucket = Bucket::new(rate, burst, Span::ZERO, max_reserved).unwrap();
+            return Limit::Bucket(bucket.with_ramp(ramp).unwrap());
         }
+        let spacing = Spacing::new(rate, Span::ZERO, max_reserved).unwrap();
+        Limit::Spacing(spacing.with_ramp(ramp).unwrap())
     }
 
     fn leading(seconds: u64) -> Terms {
