@@ -59,7 +59,7 @@ fn scripts() {
             run += 1;
         });
     }
-    assert!(run == scripts.len() && run >= 11, "{run} of {} scripts were run", scripts.len());
+    assert!(run == scripts.len() && run >= 21, "{run} of {} scripts were run", scripts.len());
 }
 
 fn folder() -> PathBuf {
@@ -146,8 +146,8 @@ impl Stage {
         for stored in all {
             let overrides: Vec<_> = stored.policy.overrides.members().map(Member::as_str).collect();
             let (name, pattern, limit) = (&stored.name, &stored.policy.pattern, canonical(&stored.policy.limit));
-            text +=
-                &format!("{name}@{} pattern={pattern} {limit} overrides={}\n", stored.revision, overrides.join(","));
+            let (revision, overrides) = (stored.revision, overrides.join(","));
+            text = format!("{text}{name}@{revision} pattern={pattern} {limit} overrides={overrides}\n");
         }
         text
     }

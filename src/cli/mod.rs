@@ -15,6 +15,7 @@ mod completions;
 mod config;
 mod exit;
 mod history;
+mod hold;
 mod key;
 mod limit;
 mod node;

@@ -11,12 +11,14 @@
 
 mod error;
 mod exchange;
+mod lease;
 mod nodes;
 mod permit;
 mod policies;
 mod release;
 
 pub use error::Error;
+pub use lease::{Lease, Lost};
 pub use permit::{Permit, TooLate};
 pub use policies::{Precondition, Removed};
 

@@ -30,22 +30,22 @@ impl Cells {
     /// What counts at `at`, rounded up. Of a sliding window what lies less than a period ahead counts as well: it will be in a
     /// window with whatever is granted now.
     pub(super) fn counted(&self, window: &Window, at: Time) -> u64 {
-        let current = self.index(window, at);
+        let current = index(window, at);
         if window.is_aligned() {
             return self.count(current);
         }
         let (whole, oldest) = self.around(window, current);
-        let covered = self.end(window, current).since(at).0;
+        let covered = end(window, current).since(at).0;
         whole.saturating_add(weighted(oldest, covered, window.resolution().0))
     }
 
     /// The earliest instant from `from` on at which `cost` more fits.
     pub(super) fn earliest(&self, window: &Window, from: Time, cost: u64) -> Time {
-        let mut current = self.index(window, from);
+        let mut current = index(window, from);
         loop {
             current = self.first_fitting(window, current, cost);
             let begin = Time(current.saturating_mul(window.resolution().0)).max(from);
-            let end = self.end(window, current);
+            let end = end(window, current);
             let (whole, oldest) =
                 if window.is_aligned() { (self.count(current), 0) } else { self.around(window, current) };
             if let Some(room) = window.count().checked_sub(whole.saturating_add(cost)) {
@@ -98,7 +98,7 @@ impl Cells {
     /// Counts `cost` at `slot` and says where.
     pub(super) fn add(&mut self, window: &Window, slot: Time, cost: u64) -> u64 {
         (self.width, self.lasts) = (window.resolution(), lasts(window));
-        let index = self.index(window, slot);
+        let index = index(window, slot);
         let at = self.counts.partition_point(|cell| cell.index < index);
         match self.counts.get_mut(at) {
             Some(cell) if cell.index == index => cell.count = cell.count.saturating_add(cost),
@@ -119,7 +119,7 @@ impl Cells {
     /// Forgets what no longer counts.
     pub(super) fn forget_past(&mut self, window: &Window, now: Time) {
         let kept = if window.is_aligned() { 0 } else { window.cells() };
-        let first = self.index(window, now).saturating_sub(kept);
+        let first = index(window, now).saturating_sub(kept);
         let past = self.counts.partition_point(|cell| cell.index < first);
         self.counts.drain(..past);
     }
@@ -161,14 +161,14 @@ impl Cells {
     fn count(&self, index: u64) -> u64 {
         self.counts.binary_search_by_key(&index, |cell| cell.index).map_or(0, |at| self.counts[at].count)
     }
+}
 
-    const fn index(&self, window: &Window, at: Time) -> u64 {
-        at.0 / window.resolution().0
-    }
+const fn index(window: &Window, at: Time) -> u64 {
+    at.0 / window.resolution().0
+}
 
-    const fn end(&self, window: &Window, index: u64) -> Time {
-        Time(index.saturating_add(1).saturating_mul(window.resolution().0))
-    }
+const fn end(window: &Window, index: u64) -> Time {
+    Time(index.saturating_add(1).saturating_mul(window.resolution().0))
 }
 
 const fn lasts(window: &Window) -> Span {

@@ -61,12 +61,11 @@ pub(super) fn take(next: &mut Time, holes: &mut Vec<Region>, place: Place, leave
     let Region { from, to } = place.region;
     let begins = if leave_gap { from.max(place.slot) } else { from };
     let gap = Region { from, to: begins };
-    let rest = match place.hole {
-        Some(index) => Region { from: to, to: holes.remove(index).to },
-        None => {
-            *next = to;
-            Region { from: to, to }
-        }
+    let rest = if let Some(index) = place.hole {
+        Region { from: to, to: holes.remove(index).to }
+    } else {
+        *next = to;
+        Region { from: to, to }
     };
     let at = place.hole.unwrap_or(holes.len());
     for free in [rest, gap] {

@@ -110,6 +110,54 @@ mod tests {
         Limit::Spacing(Spacing::new(rate.parse().unwrap(), Span::ZERO, max_reserved).unwrap())
     }
 
+    fn taken(limit: &Limit, slots: &[u64]) -> Register {
+        let mut register = Register::default();
+        for (permit, second) in (1..).zip(slots) {
+            let (now, slot) = (Time(0), Time(second * 1_000_000_000));
+            let cost = 1;
+            register.take(limit, now, Span::ZERO, &Entry { permit, slot, cost, request: None });
+        }
+        register
+    }
+
+    fn at(seconds: u64) -> Time {
+        Time(seconds * 1_000_000_000)
+    }
+
+    /// "Several limits get one common slot: the earliest that all of them have."
+    #[test]
+    fn the_slot_is_the_first_that_all_of_them_have() {
+        let (two, three) = (spacing("1/2s", 10), spacing("1/3s", 10));
+        // Free of the first: 2 to 4 s, and from 6 s on. Free of the second: 3 to 6 s, and from 9 s on.
+        let (one, other) = (taken(&two, &[0, 4]), taken(&three, &[0, 6]));
+        let parts = [Part { register: &one, limit: &two, cost: 1 }, Part { register: &other, limit: &three, cost: 1 }];
+        assert_eq!(decide(&parts[..1], at(0), &Terms::default()), Decision::Granted { slot: at(2) });
+        assert_eq!(decide(&parts[1..], at(0), &Terms::default()), Decision::Granted { slot: at(3) });
+        assert_eq!(decide(&parts, at(0), &Terms::default()), Decision::Granted { slot: at(9) });
+        let hasty = Terms { max_wait: Some(Span::from_secs(8)), ..Terms::default() };
+        let denial = Denial { reason: Reason::WouldWaitTooLong, retry_after: Span::from_secs(1) };
+        assert_eq!(decide(&parts, at(0), &hasty), Decision::Denied { by: 1, denial });
+    }
+
+    /// "The answer names the one that refused": of several the one that refuses longest.
+    #[test]
+    fn whoever_refuses_longest_is_named() {
+        let (one, other) = (spacing("1/2s", 0), spacing("1/3s", 0));
+        let (first, second, fresh) = (taken(&one, &[0]), taken(&other, &[0]), Register::default());
+        let busy = Part { register: &first, limit: &one, cost: 1 };
+        let busier = Part { register: &second, limit: &other, cost: 1 };
+        let free = Part { register: &fresh, limit: &one, cost: 1 };
+        let refused = |parts: &[Part<'_>]| match decide(parts, at(1), &Terms::default()) {
+            Decision::Denied { by, denial } => (by, denial.retry_after),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(refused(&[busy, busier]), (1, Span::from_secs(2)));
+        assert_eq!(refused(&[busier, free, busy]), (0, Span::from_secs(2)));
+        assert_eq!(refused(&[free, busy]), (1, Span::from_secs(1)));
+        let never = Part { cost: 0, ..free };
+        assert!(matches!(decide(&[busy, never], at(1), &Terms::default()), Decision::Never { by: 1, .. }));
+    }
+
     /// P7: "everything has a limit": permits that another limit pushes ahead are bounded like all others.
     #[test]
     fn nobody_is_pushed_ahead_without_end() {

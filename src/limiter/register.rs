@@ -235,6 +235,7 @@ impl Register {
     ///   lie.
     /// - Leases run on, and a time under a limit on what is in flight forgets nothing of what was owed before. A ramp begins anew
     ///   unless it is the same one.
+    #[must_use]
     pub fn adopt(&self, old: &Limit, new: &Limit, now: Time) -> Self {
         let mut adopted = self.clone();
         let mut details = adopted.details.take().unwrap_or_default();
@@ -401,7 +402,7 @@ impl Details {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limiter::{Bucket, Decision, Part, Ramp, Spacing, decide};
+    use crate::limiter::{Bucket, Concurrency, Decision, Part, Ramp, Spacing, decide};
 
     const SEC: u64 = 1_000_000_000;
 
@@ -435,6 +436,111 @@ mod tests {
             Decision::Denied { denial, .. } => Err((denial.reason, denial.retry_after)),
             Decision::Never { why, .. } => panic!("{why}"),
         }
+    }
+
+    fn spacing(rate: &str, max_reserved: u32) -> Limit {
+        Limit::Spacing(Spacing::new(rate.parse().unwrap(), Span::ZERO, max_reserved).unwrap())
+    }
+
+    fn bucket(rate: &str, burst: u64, max_reserved: u32) -> Limit {
+        Limit::Bucket(Bucket::new(rate.parse().unwrap(), burst, Span::ZERO, max_reserved).unwrap())
+    }
+
+    fn secs(secs: u64) -> Span {
+        Span::from_secs(secs)
+    }
+
+    #[test]
+    fn spacing_is_one_after_the_other() {
+        let limit = spacing("1/6s", 2);
+        let mut register = Register::default();
+        let slots: Vec<_> =
+            (1..=3).map(|n| ask(&mut register, &limit, at(10), (n, 1), &Terms::default()).unwrap()).collect();
+        assert_eq!(slots, [at(10), at(16), at(22)]);
+        let denied = ask(&mut register, &limit, at(10), (4, 1), &Terms::default());
+        assert_eq!(denied, Err((Reason::ReservationsFull, secs(6))));
+        let standing = register.standing(&limit, at(11));
+        assert_eq!((standing.next, standing.reserved, standing.remaining), (at(28), 2, 0));
+        assert_eq!((standing.retry_after, standing.reset_after), (secs(5), secs(17)));
+    }
+
+    #[test]
+    fn a_hole_is_taken_before_the_end() {
+        let limit = spacing("1/6s", 5);
+        let mut register = Register::default();
+        for permit in 1..=4 {
+            ask(&mut register, &limit, at(0), (permit, 1), &Terms::default()).unwrap();
+        }
+        assert_eq!(register.release(&limit, at(1), 2), Some(Some(2)), "with the request it was granted to");
+        assert_eq!(register.release(&limit, at(1), 2), None);
+        assert_eq!(register.release(&limit, at(1), 1), None, "its slot has come");
+        assert_eq!(register.standing(&limit, at(1)).remaining, 3, "6 s, 24 s and 30 s");
+        assert_eq!(ask(&mut register, &limit, at(1), (5, 2), &Terms::default()), Ok(at(24)), "too much for the hole");
+        assert_eq!(ask(&mut register, &limit, at(1), (6, 1), &Terms::default()), Ok(at(6)));
+        assert_eq!(register.release(&limit, at(1), 5), Some(Some(5)));
+        assert_eq!(register.idle_at(&limit), at(24), "the newest one moves the end back");
+    }
+
+    #[test]
+    fn a_bucket_has_a_burst_and_then_a_token_an_interval() {
+        let limit = bucket("1/s", 3, 1);
+        let mut register = Register::default();
+        assert_eq!(ask(&mut register, &limit, at(10), (1, 2), &Terms::default()), Ok(at(10)));
+        assert_eq!(register.standing(&limit, at(10)).remaining, 2, "one token and one reservation");
+        assert_eq!(ask(&mut register, &limit, at(10), (2, 2), &Terms::default()), Ok(at(11)));
+        let denied = ask(&mut register, &limit, at(10), (3, 1), &Terms::default());
+        assert_eq!(denied, Err((Reason::ReservationsFull, secs(1))));
+        assert_eq!(register.idle_at(&limit), at(14), "full again");
+    }
+
+    #[test]
+    fn a_window_refuses_and_says_when_the_oldest_leaves() {
+        let limit = window(false, "4/20s", 10);
+        let mut register = Register::default();
+        assert_eq!(ask(&mut register, &limit, at(25), (1, 4), &Terms::default()), Ok(at(25)));
+        let denied = ask(&mut register, &limit, at(30), (2, 1), &Terms::default());
+        assert_eq!(
+            denied,
+            Err((Reason::WindowFull, Span(12 * SEC + SEC / 2))),
+            "a quarter of its cell has left at 42.5 s"
+        );
+        assert_eq!(ask(&mut register, &limit, at(30), (2, 1), &waiting(13)), Ok(Time(42 * SEC + SEC / 2)));
+        assert_eq!((register.ahead(at(30)), register.standing(&limit, at(45)).remaining), (1, 1));
+        assert_eq!(register.idle_at(&limit), at(70), "twenty seconds after the cell of 42.5 s");
+    }
+
+    #[test]
+    fn leases_end_are_renewed_and_released() {
+        let limit = Limit::Concurrency(Concurrency::new(2, secs(10)).unwrap());
+        let mut register = Register::default();
+        for permit in 1..=2 {
+            assert_eq!(ask(&mut register, &limit, at(permit), (permit, 1), &Terms::default()), Ok(at(permit)));
+        }
+        let denied = ask(&mut register, &limit, at(3), (3, 1), &waiting(100));
+        assert_eq!(denied, Err((Reason::InFlightFull, secs(8))), "nobody waits in line for an end that can be put off");
+        assert_eq!(register.renew(&limit, at(5), 1), Some(at(15)));
+        assert_eq!((register.renew(&limit, at(12), 2), register.renew(&limit, at(12), 9)), (None, None));
+        assert_eq!(ask(&mut register, &limit, at(12), (3, 1), &Terms::default()), Ok(at(12)));
+        assert_eq!(register.release(&limit, at(13), 1), Some(Some(1)));
+        assert_eq!(register.standing(&limit, at(13)).in_flight, 1);
+        assert_eq!(register.idle_at(&limit), at(22));
+    }
+
+    /// "What was granted stays, and nothing is granted twice."
+    #[test]
+    fn what_is_owed_stays_owed_under_another_limit() {
+        let (quick, slow) = (bucket("10/s", 10, 0), bucket("1/s", 10, 0));
+        let mut register = Register::default();
+        ask(&mut register, &quick, at(100), (1, 8), &Terms::default()).unwrap();
+        let remaining = |limit: &Limit| register.adopt(&quick, limit, at(100)).standing(limit, at(100)).remaining;
+        assert_eq!(remaining(&slow), 2, "eight are owed, at the new rate");
+        assert_eq!(remaining(&bucket("1/s", 5, 0)), 0, "no more than a whole burst");
+        assert_eq!(remaining(&window(true, "20/m", 60)), 12);
+        assert_eq!(remaining(&spacing("1/s", 0)), 0);
+        let adopted = register.adopt(&quick, &slow, at(100));
+        assert_eq!(adopted.idle_at(&slow), at(108));
+        let back = adopted.adopt(&slow, &quick, at(100));
+        assert_eq!(back.idle_at(&quick), at(108), "`next` never moves back, not even at a rate that would have it so");
     }
 
     /// "When the same one could be granted if nobody else came": two rules refuse, and the later instant counts.

@@ -6,7 +6,7 @@ use super::machine::Machine;
 use super::outcome::{Grant, Outcome, Permit};
 use super::policies::Rule;
 use super::requests::Remembered;
-use crate::limiter::{Decision, Entry, Key, Limit, Part, Register, Time, decide};
+use crate::limiter::{Decision, Entry, Key, Limit, Part, Register, Span, Time, decide};
 use crate::limits::ALL_OF_MAX;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -148,7 +148,7 @@ impl Machine {
             let number = known.permit + index as u64;
             match limit {
                 Some(limit) => self.permit(&wanted.key, &limit, number, rule),
-                None => Permit { number, reserved: 0, remaining: 0, reset_after: Default::default(), rule },
+                None => Permit { number, reserved: 0, remaining: 0, reset_after: Span::ZERO, rule },
             }
         };
         let first = permit((0, &acquire.first));

@@ -6,6 +6,8 @@ mod client;
 mod config;
 mod fake;
 mod history;
+mod key;
+mod lease;
 mod policy;
 mod policy_client;
 mod release;

@@ -183,10 +183,7 @@ fn indexing_anew_counts_as_work() {
     let limit = limit("1/6s", 1);
     let count = KEYS_EXPIRED_PER_ENTRY_MAX;
     let mut machine = Machine::default();
-    let all = |prefix: &'static str| {
-        let limit = limit;
-        (0..count).map(move |index| acquire(&format!("{prefix} {index}"), &limit))
-    };
+    let all = |prefix: &'static str| (0..count).map(move |index| acquire(&format!("{prefix} {index}"), &limit));
     // Those that will be indexed anew come first in the index, so one entry has no time for the others.
     decide(&mut machine, &batch(0, KEYS_DEFAULT, all("a").chain(all("b"))));
     decide(&mut machine, &batch(1, KEYS_DEFAULT, all("a")));

@@ -53,7 +53,7 @@ pub(crate) fn apply(machine: &mut Machine, at: usize, entry: &Entry) -> Vec<Deci
                 decided.extend(several.acquires.iter().zip(outcomes).map(one));
             }
             (command, outcome) => {
-                decided.push(Decided { place, now, command: command.clone(), outcome, of_several: false })
+                decided.push(Decided { place, now, command: command.clone(), outcome, of_several: false });
             }
         }
     }

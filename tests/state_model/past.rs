@@ -99,13 +99,13 @@ impl Figures {
 
     /// "The rate grows linearly, in 65536 steps; a permit's interval is the one at its slot. Both round the slow way."
     fn interval_at(&self, began: Option<u64>, slot: u64) -> u128 {
-        let Some((slow, over)) = self.ramp else { return self.interval };
-        let elapsed = u128::from(slot.saturating_sub(began.unwrap_or(slot)));
         const STEPS: u128 = 1 << 16;
+        let Some((slowest, over)) = self.ramp else { return self.interval };
+        let elapsed = u128::from(slot.saturating_sub(began.unwrap_or(slot)));
         let step = last_that(STEPS, |step| step * over <= elapsed * STEPS);
         // A rate of `(STEPS - step)` parts slow and `step` parts fast: the shortest interval that is no faster.
-        let (parts, whole) = (self.interval * (STEPS - step) + slow * step, slow * self.interval * STEPS);
-        slow - last_that(slow - self.interval, |less| (slow - less) * parts >= whole)
+        let (parts, whole) = (self.interval * (STEPS - step) + slowest * step, slowest * self.interval * STEPS);
+        slowest - last_that(slowest - self.interval, |less| (slowest - less) * parts >= whole)
     }
 }
 

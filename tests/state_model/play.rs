@@ -114,7 +114,7 @@ impl Play {
                 self.release(which);
             }
             Move::Renew(which) => {
-                let Some(at) = which.checked_rem(self.live.len()) else { return None };
+                let at = which.checked_rem(self.live.len())?;
                 let ends = self.register.renew(&self.limit, self.now, self.live[at].permit);
                 let runs = matches!(self.limit, Limit::Concurrency(_)) && self.live[at].ends > self.now.0;
                 assert_eq!(ends.is_some(), runs, "a lease that runs is renewed, and no other");

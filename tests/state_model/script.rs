@@ -8,6 +8,7 @@
 //! kind for the whole script; `changes.rs` is about keys that go from one kind to another.
 
 use crate::oracle::{Oracle, Verdict};
+use crate::past::Past;
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
@@ -450,7 +451,7 @@ impl When {
             Self::Forward(by) => oracle.now + by,
             Self::Retry(by) => oracle.last_retry_at.unwrap_or(oracle.now).saturating_add_signed(by),
             Self::Forget(by) => oracle.next_forgotten_at().unwrap_or(oracle.now).saturating_add_signed(by),
-            Self::Free(key, by) => past(key).map_or(0, |past| past.idle_at()).saturating_add_signed(by),
+            Self::Free(key, by) => past(key).map_or(0, Past::idle_at).saturating_add_signed(by),
             Self::Due(key, by) => {
                 let given = past(key).into_iter().flat_map(|past| &past.given);
                 let due = given.map(|given| given.ends.unwrap_or(given.slot)).filter(|due| *due > oracle.now);
