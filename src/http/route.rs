@@ -115,7 +115,7 @@ impl Route {
     /// All routes of a path.
     fn at(path: &str) -> impl Iterator<Item = Self> {
         let pattern = pattern(path);
-        Self::ALL.into_iter().filter(move |route| Some(route.path()) == pattern)
+        Self::ALL.into_iter().filter(move |route| route.path() == pattern)
     }
 
     fn handler(self) -> MethodRouter<Arc<App>> {
@@ -146,21 +146,20 @@ impl Route {
 }
 
 /// The path of the table that a path of a request belongs to.
-fn pattern(path: &str) -> Option<&str> {
-    let varies =
-        |prefix: &str| path.strip_prefix(prefix).filter(|rest| !rest.is_empty() && !rest.contains('/')).is_some();
+fn pattern(path: &str) -> &str {
+    let varies = |prefix: &str| path.strip_prefix(prefix).is_some_and(|rest| !rest.is_empty() && !rest.contains('/'));
     if varies("/keys/") {
-        return Some("/keys/{key}");
+        return "/keys/{key}";
     }
     // The router takes an empty segment in the middle of a path, and its handler says what is wrong.
     let within = path.strip_prefix("/keys/").and_then(|rest| rest.strip_suffix("/history"));
     if within.is_some_and(|key| !key.contains('/')) {
-        return Some("/keys/{key}/history");
+        return "/keys/{key}/history";
     }
     if varies("/policies/") {
-        return Some("/policies/{name}");
+        return "/policies/{name}";
     }
-    Some(path)
+    path
 }
 
 /// All routes, and a problem for everything else.

@@ -596,9 +596,9 @@ mod tests {
             for permit in 1..=5 {
                 ask(&mut register, &used, at(10), (permit, 1), &Terms::default()).unwrap();
             }
-            let mut leased = register.adopt(&used, &leases, at(20));
-            ask(&mut leased, &leases, at(20), (6, 1), &Terms::default()).unwrap();
-            let mut back = leased.adopt(&leases, &after, at(30));
+            let mut between = register.adopt(&used, &leases, at(20));
+            ask(&mut between, &leases, at(20), (6, 1), &Terms::default()).unwrap();
+            let mut back = between.adopt(&leases, &after, at(30));
             assert!(ask(&mut back, &after, at(30), (7, 1), &Terms::default()).is_err(), "{used} to {after}");
         }
     }
@@ -606,15 +606,12 @@ mod tests {
     fn ramped(rate: &str, burst: Option<u64>, max_reserved: u32, (from, over_secs): (&str, u64)) -> Limit {
         let rate = rate.parse().unwrap();
         let ramp = Ramp { from: from.parse().unwrap(), over: Span::from_secs(over_secs) };
-        match burst {
-            Some(burst) => {
-                let bucket = Bucket::new(rate, burst, Span::ZERO, max_reserved).unwrap();
-                Limit::Bucket(bucket.with_ramp(ramp).unwrap())
-            }
-            None => {
-                let spacing = Spacing::new(rate, Span::ZERO, max_reserved).unwrap();
-                Limit::Spacing(spacing.with_ramp(ramp).unwrap())
-            }
+        if let Some(burst) = burst {
+            let bucket = Bucket::new(rate, burst, Span::ZERO, max_reserved).unwrap();
+            Limit::Bucket(bucket.with_ramp(ramp).unwrap())
+        } else {
+            let spacing = Spacing::new(rate, Span::ZERO, max_reserved).unwrap();
+            Limit::Spacing(spacing.with_ramp(ramp).unwrap())
         }
     }
 

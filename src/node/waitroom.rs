@@ -384,9 +384,8 @@ impl Waitroom {
             let tried = waiter.state.load(Ordering::Acquire) == TRIED;
             let reply = match decided {
                 Decided::NotLeading => Reply::NotLeading,
-                Decided::NoQuorum => Reply::NoQuorum,
                 Decided::Unknown(why) if tried => Reply::Unknown(why.clone()),
-                Decided::Unknown(_) => Reply::NoQuorum,
+                Decided::NoQuorum | Decided::Unknown(_) => Reply::NoQuorum,
                 Decided::Verdict(_) => Reply::Unknown("another outcome than was asked for".to_owned()),
             };
             let _ = waiter.answer.send(reply);

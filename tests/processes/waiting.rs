@@ -97,8 +97,8 @@ async fn thousands_wait_in_one_line() {
 
     // One permit that costs five minutes: nobody gets a place before that is over, or forgotten.
     let blocker = json!({"key": "line", "limit": limit, "cost": 600_000});
-    let blocked = cluster.http.post(format!("{}/acquire", urls[0])).json(&blocker).send().await.unwrap();
-    assert_eq!(blocked.status(), 200);
+    let first = cluster.http.post(format!("{}/acquire", urls[0])).json(&blocker).send().await.unwrap();
+    assert_eq!(first.status(), 200);
     let before = memory(&cluster);
     let mut line = Vec::with_capacity(count);
     for number in 0..count {
@@ -297,8 +297,8 @@ async fn who_waits_for_two_keys_holds_up_nobody() {
     let free = json!({"key": "free", "limit": one, "max_wait_ms": 10_000});
     let (_, status, body) = Waiter::send(&urls[2], "single".into(), &free).await.answer().await.unwrap();
     assert_eq!(status, 200, "{body}");
-    let releases = [("free", &body["permit"]), ("full", &held["permit"])];
-    for (key, permit) in releases {
+    let to_release = [("free", &body["permit"]), ("full", &held["permit"])];
+    for (key, permit) in to_release {
         let release = json!({"key": key, "permit": permit});
         let released = cluster.http.post(format!("{}/release", urls[2])).json(&release).send().await.unwrap();
         assert_eq!(released.json::<Value>().await.unwrap()["released"], json!(true), "{key}");
