@@ -113,6 +113,8 @@ fn the_bounds_are_those_of_the_code() {
         ("| `burst` | needed | 1 to {};", limits::BURST_MAX),
         ("divides `T` into at most {} ", limits::WINDOW_CELLS_MAX),
         ("| `max` | needed | 1 to {};", limits::IN_FLIGHT_MAX),
+        ("up to {} such holes", limits::HOLES_MAX as u64),
+        ("tries the first {} of them", limits::HOLES_TRIED_MAX as u64),
         ("drifts by up to {} ppm", limits::DRIFT_PPM),
         ("At most {} wait over all keys", limits::WAITERS_MAX as u64),
         ("2 to {} distinct keys", limits::ALL_OF_MAX as u64),

@@ -124,3 +124,31 @@ async fn a_closed_connection_gives_its_slot_back() {
     server.until("held", "reserved", &json!(0)).await;
     server.stop().await;
 }
+
+/// "Who does not wait does not overtake."
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_overtakes_a_line() {
+    let server = Server::start().await;
+    let limit = json!({"kind": "concurrency", "max": 2, "lease": "10m"});
+    let small = json!({"key": "line", "limit": limit});
+    assert_eq!(server.acquire(&small).await.0, 200);
+    // There is room for one more, but the one that waits wants two.
+    let large = json!({"key": "line", "limit": limit, "cost": 2, "wait": "server"});
+    let waiter = tokio::spawn(server.client.post(format!("{}/acquire", server.url)).json(&large).send());
+    server.until("line", "waiting", &json!(1)).await;
+    for tries in 0.. {
+        let (status, _, body) = server.acquire(&small).await;
+        if status == 429 {
+            assert_eq!(body["reason"], "in_flight_full");
+            break;
+        }
+        // It came before the line had been told that there is no place.
+        assert!(tries < PATIENCE, "it overtakes every time");
+        let release = json!({"key": "line", "permit": body["permit"]});
+        server.client.post(format!("{}/release", server.url)).json(&release).send().await.expect("an answer");
+    }
+    waiter.abort();
+    server.until("line", "waiting", &json!(0)).await;
+    assert_eq!(server.acquire(&small).await.0, 200, "without the line there is room");
+    server.stop().await;
+}

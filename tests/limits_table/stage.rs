@@ -59,17 +59,10 @@ impl Stage {
     /// Asks for a permit of every key.
     pub(crate) fn outcome(&mut self, cost: u64, terms: Terms) -> Outcome {
         let mut wanted = self.wanted.iter().map(|(key, limit)| Wanted { key: key.clone(), limit: Some(*limit), cost });
-        let first = wanted.next().expect("a limit");
-        let more = wanted.collect();
-        self.command(Command::Acquire(Acquire {
-            first,
-            more,
-            terms,
-            identity: None,
-            claim: 0,
-            worker: None,
-            replay_only: false,
-        }))
+        let Wanted { key, limit, cost } = wanted.next().expect("a limit");
+        let mut acquire = Acquire::one(key, limit, cost, terms);
+        acquire.more = wanted.collect();
+        self.command(Command::Acquire(acquire))
     }
 
     pub(crate) fn grant(&mut self, cost: u64, terms: Terms) -> Result<Grant, (Reason, u64)> {
