@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 fn acquire(key: &str, rate: &str, id: Option<&str>) -> Acquire {
     let key = Key::new(key).unwrap();
-    let limit = Limit::Spacing(Spacing::new(rate.parse().unwrap(), Span::ZERO, 100_000).unwrap());
+    let limit = Limit::Spacing(Spacing::new(rate.parse().unwrap(), Span::ZERO, 10_000).unwrap());
     let mut acquire = Acquire::one(key, Some(limit), 1, Terms::default());
     acquire.identity = id.map(|id| Identity::of(id, acquire.wanted()));
     acquire

@@ -151,7 +151,7 @@ async fn one_connection_serves_many_requests() {
                    "replayed": false})
         );
         assert_eq!(reply.headers["content-type"], "application/json");
-        assert_eq!(reply.headers["ratelimit"], "\"spacing\";r=10;t=6");
+        assert_eq!(reply.headers["ratelimit"], "\"spacing\";r=1;t=6");
         assert_eq!(reply.headers["quorate-leader"], "http://10.0.0.1:7001");
     }
     let form = format!(

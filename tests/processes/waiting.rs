@@ -158,7 +158,7 @@ async fn killed_clients_give_their_slots_back() {
     let count = 2_000;
     let cluster = Cluster::start(3).await;
     let urls = cluster.urls();
-    let ask = json!({"key": "slots", "limit": {"rate": "1/s", "max_reserved": 5_000}});
+    let ask = json!({"key": "slots", "limit": {"rate": "1/10m", "max_reserved": 5_000}});
     let first = cluster.http.post(format!("{}/acquire", urls[0])).json(&ask).send().await.unwrap();
     assert_eq!(first.status(), 200, "free now; all others lie ahead");
     let mut held = Vec::new();
@@ -166,12 +166,12 @@ async fn killed_clients_give_their_slots_back() {
         held.push(Waiter::send(&urls[number % 3], format!("held {number}"), &ask).await);
     }
     until(&cluster, "slots", "reserved", count as u64).await;
-    // The last of them would start in half an hour; without any of the others, in less than a second.
+    // The last of them would start in two weeks; without any of the others, in ten minutes.
     drop(held);
     until(&cluster, "slots", "reserved", 0).await;
     let view = look(&cluster, "slots", "").await;
     let ahead = view["next_ms"].as_f64().unwrap() - view["now_ms"].as_f64().unwrap();
-    assert!(ahead <= 1_000.0, "nothing is lost: {view}");
+    assert!(ahead <= 600_000.0, "nothing is lost: {view}");
     cluster.equal_digests().await;
 }
 
