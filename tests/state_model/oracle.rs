@@ -299,7 +299,7 @@ impl Oracle {
             let (id, fingerprint, claim) = (identity.id, identity.fingerprint, Some(acquire.claim));
             let limits = limits.clone();
             let kept_until = if acquire.claim == 0 { stamp } else { slot } + REQUEST_ID_RETENTION_NS;
-            self.known.push(Known { id, fingerprint, claim, first, slot, stamp, kept_until, rules, limits });
+            self.known.push(Known { id, fingerprint, kept_until, claim, first, slot, stamp, rules, limits });
         }
         Verdict::Granted { slot, stamp, replayed: false, permits, limits }
     }
