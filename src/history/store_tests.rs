@@ -35,7 +35,16 @@ struct Bench {
 
 impl Bench {
     fn open(dir: &Path, bounds: Bounds) -> Self {
-        Self { store: Store::open(dir, bounds, WALL).unwrap(), desk: Desk::default() }
+        // sled lets go of its lock a moment after its last handle is dropped.
+        let mut tries = 0;
+        loop {
+            match Store::open(dir, bounds, WALL) {
+                Ok(store) => return Self { store, desk: Desk::default() },
+                Err(error) if tries < 500 && format!("{error:?}").contains("could not acquire lock") => tries += 1,
+                Err(error) => panic!("{error:?}"),
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
     }
 
     fn write(&mut self, wall_ms: u64, entries: impl IntoIterator<Item = (u64, u64, Vec<Event>)>) {
