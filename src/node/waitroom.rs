@@ -383,9 +383,10 @@ impl Waitroom {
         for waiter in line {
             let tried = waiter.state.load(Ordering::Acquire) == TRIED;
             let reply = match decided {
-                Decided::NotLeading => Reply::NotLeading,
                 Decided::Unknown(why) if tried => Reply::Unknown(why.clone()),
-                Decided::NoQuorum | Decided::Unknown(_) => Reply::NoQuorum,
+                // What became of the head is not known, as a rule because leadership was lost; the others were not even tried.
+                Decided::NotLeading | Decided::Unknown(_) => Reply::NotLeading,
+                Decided::NoQuorum => Reply::NoQuorum,
                 Decided::Verdict(_) => Reply::Unknown("another outcome than was asked for".to_owned()),
             };
             let _ = waiter.answer.send(reply);
