@@ -19,6 +19,10 @@ up:
 model:
     QUORATE_HISTORIES=1000000 cargo test --release --test clock_model -- --nocapture
 
+# Draws the picture of docs/LIMITS.md anew: look at it before you commit it.
+picture:
+    REWRITE=1 cargo test --test limits_table picture
+
 # Rewrites the expected output of the golden scripts: read the diff before you commit it.
 golden:
     REWRITE=1 cargo test --test golden

@@ -62,6 +62,12 @@ pub struct Config {
     pub log_keep: u64,
     /// Bound of the wait for requests in flight when the node stops.
     pub drain: Duration,
+    /// Whether to remember what happened.
+    pub history: bool,
+    /// Bound of what is remembered, in bytes on disk.
+    pub history_bytes_max: u64,
+    /// Bound of its age.
+    pub history_age: Duration,
     /// What is logged.
     pub log: String,
     /// How it is logged.
@@ -104,6 +110,9 @@ impl Config {
             snapshot_every: reader.integer("snapshot_every"),
             log_keep: reader.integer("log_keep"),
             drain: reader.duration("drain"),
+            history: reader.optional("history", truth).unwrap_or_default(),
+            history_bytes_max: reader.integer("history_bytes_max"),
+            history_age: reader.duration("history_age"),
             log: reader.checked("log", |text| {
                 telemetry::filter(text).map(|_| text.to_owned()).map_err(|error| error.to_string())
             }),
@@ -254,6 +263,11 @@ fn url(text: &str) -> Result<String, String> {
     if port == 0 { Err(wrong()) } else { Ok(format!("http://{rest}")) }
 }
 
+/// `true` or `false`.
+fn truth(text: &str) -> Result<bool, String> {
+    text.parse().map_err(|_| format!("has to be true or false, this is {text:?}"))
+}
+
 /// A name that is safe in a file name, a log line and a label.
 fn name(text: &str) -> Result<String, String> {
     let fit = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
@@ -319,6 +333,11 @@ mod tests {
             (
                 "id = 1\nheartbeat = \"1\"",
                 "f:2: heartbeat: expected a unit (ms, s, m, h or d) at column 2 of \"1\", found the end",
+            ),
+            ("id = 1\nhistory_age = \"1s\"", "f:2: history_age: has to lie between 1m and 366d, this one is 1s"),
+            (
+                "id = 1\nhistory_bytes_max = 1",
+                "f:2: history_bytes_max: has to lie between 16777216 and 1099511627776, this one is 1",
             ),
             ("id = 1\nlog_format = \"xml\"", "f:2: log_format: has to be text or json, this is \"xml\""),
             (

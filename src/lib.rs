@@ -9,6 +9,7 @@ pub mod cli;
 pub mod client;
 pub mod clock;
 pub mod config;
+pub mod history;
 pub mod http;
 pub mod limiter;
 pub mod limits;

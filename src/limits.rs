@@ -21,21 +21,24 @@ pub const RATE_COUNT_MAX: u64 = 1_000_000_000;
 pub const INTERVAL_NS_MIN: u64 = 1_000;
 /// Longest interval between two permits, and longest duration in any text: 366 days.
 pub const INTERVAL_NS_MAX: u64 = 366 * 86_400 * 1_000_000_000;
-/// Most reservations a limit may allow ahead of now. *Replicated.*
-pub const MAX_RESERVED_MAX: u32 = 100_000;
+/// Most reservations a limit may allow ahead of now: a key's past is looked through, and sometimes copied, with every request.
+/// *Replicated.*
+pub const MAX_RESERVED_MAX: u32 = 10_000;
 /// `max_reserved` of a spacing limit that does not say.
 pub const MAX_RESERVED_DEFAULT: u32 = 10;
 /// Most permits of one key that may lie ahead in all, those that another limit of the same request pushed there included.
 /// *Replicated.*
-pub const AHEAD_MAX: u64 = 200_000;
+pub const AHEAD_MAX: u64 = 20_000;
 /// Largest `burst` of a bucket. *Replicated.*
 pub const BURST_MAX: u64 = 1_000_000;
 /// Holes that released permits may leave in one key. *Replicated.*
-pub const HOLES_MAX: usize = 1_024;
+pub const HOLES_MAX: usize = 4_096;
+/// Holes that one request tries before it goes to the end. *Replicated.*
+pub const HOLES_TRIED_MAX: usize = 256;
 /// Sub-intervals of a sliding window. *Replicated.*
 pub const WINDOW_CELLS_MAX: u64 = 128;
 /// Largest `max` of a concurrency limit. *Replicated.*
-pub const IN_FLIGHT_MAX: u64 = 100_000;
+pub const IN_FLIGHT_MAX: u64 = 10_000;
 /// Longest lease: one day. *Replicated.*
 pub const LEASE_NS_MAX: u64 = 86_400 * 1_000_000_000;
 /// `lease` of a concurrency limit that does not say: thirty seconds.
@@ -72,6 +75,8 @@ pub const POLICY_NAME_BYTES_MAX: usize = 64;
 
 /// Requests in one `POST /acquire/batch`.
 pub const BATCH_REQUESTS_MAX: usize = 1_000;
+/// Keys in one `POST /acquire/batch`, with those of every `all_of`.
+pub const BATCH_KEYS_MAX: usize = 4_096;
 /// Largest body of `POST /acquire/batch`, in bytes.
 pub const BATCH_BODY_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Requests that may wait at the leader for a place, over all keys; past it `overloaded`.
@@ -111,5 +116,15 @@ pub const BODY_TIMEOUT_MS: u64 = 10_000;
 pub const REQUEST_TIMEOUT_MS: u64 = 2_000;
 /// How long a node looks for a leader or a quorum before it answers 503, in milliseconds.
 pub const LEADER_WAIT_MS: u64 = 1_500;
+/// Disk space for the history unless configured otherwise: 256 MiB.
+pub const HISTORY_BYTES_DEFAULT: u64 = 256 * 1024 * 1024;
+/// Least disk space for the history: 16 MiB.
+pub const HISTORY_BYTES_MIN: u64 = 16 * 1024 * 1024;
+/// Most disk space for the history: 1 TiB.
+pub const HISTORY_BYTES_MAX: u64 = 1024 * 1024 * 1024 * 1024;
+/// How long the history goes back unless configured otherwise, in milliseconds: seven days.
+pub const HISTORY_AGE_MS_DEFAULT: u64 = 7 * 86_400_000;
+/// How long opening the history may take before it counts as damaged, in milliseconds.
+pub const HISTORY_OPEN_MS_MAX: u64 = 10_000;
 /// Nodes in one cluster.
 pub const MEMBERS_MAX: usize = 9;

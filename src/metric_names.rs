@@ -37,6 +37,14 @@ pub const CLOCK_ALARMS_TOTAL: &str = "quorate_clock_alarms_total";
 pub const STALE_STAMPS_TOTAL: &str = "quorate_stale_stamps_total";
 /// Request ids remembered.
 pub const REQUEST_IDS: &str = "quorate_request_ids";
+/// Events written to history.
+pub const HISTORY_EVENTS_TOTAL: &str = "quorate_history_events_total";
+/// Events that history lost: its queue was full, or it was not to be had.
+pub const HISTORY_DROPPED_TOTAL: &str = "quorate_history_dropped_total";
+/// Times that history was moved aside and begun afresh.
+pub const HISTORY_RESETS_TOTAL: &str = "quorate_history_resets_total";
+/// Size of the files of history.
+pub const HISTORY_BYTES: &str = "quorate_history_bytes";
 /// Always 1; the labels say what runs.
 pub const BUILD_INFO: &str = "quorate_build_info";
 /// Answers by `route` and `status`.
@@ -87,6 +95,10 @@ pub fn describe() {
     describe_counter!(CLOCK_ALARMS_TOTAL, "Stamps that ran ahead of this node's clock faster than drift allows");
     describe_counter!(STALE_STAMPS_TOTAL, "Entries rejected because leadership changed between stamping and appending");
     describe_gauge!(REQUEST_IDS, "Request ids remembered");
+    describe_counter!(HISTORY_EVENTS_TOTAL, "Events written to history");
+    describe_counter!(HISTORY_DROPPED_TOTAL, "Events that history lost: its queue was full, or it was not to be had");
+    describe_counter!(HISTORY_RESETS_TOTAL, "Times that history was moved aside and begun afresh");
+    describe_gauge!(HISTORY_BYTES, Unit::Bytes, "Size of the files of history");
     describe_gauge!(BUILD_INFO, "Always 1; the labels say what runs");
     describe_counter!(HTTP_REQUESTS_TOTAL, "Answers by route and status");
     describe_gauge!(HTTP_CONNECTIONS, "Client connections now open");

@@ -19,6 +19,7 @@ const QUIET: &[(&str, &str)] = &[
     ("chunked_wal", "chunked_wal=warn"),
     ("hyper", "hyper=warn,hyper_util=warn"),
     ("reqwest", "reqwest=warn"),
+    ("sled", "sled=warn"),
 ];
 
 /// How a log line looks.

@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 fn acquire(key: &str, rate: &str, id: Option<&str>) -> Acquire {
     let key = Key::new(key).unwrap();
-    let limit = Limit::Spacing(Spacing::new(rate.parse().unwrap(), Span::ZERO, 100_000).unwrap());
+    let limit = Limit::Spacing(Spacing::new(rate.parse().unwrap(), Span::ZERO, 10_000).unwrap());
     let mut acquire = Acquire::one(key, Some(limit), 1, Terms::default());
     acquire.identity = id.map(|id| Identity::of(id, acquire.wanted()));
     acquire
@@ -56,7 +56,7 @@ impl Cluster {
         });
         let mut cluster = Self { options: options.collect(), nodes: Vec::new() };
         for (options, listener) in cluster.options.iter().zip(listeners) {
-            cluster.nodes.push(Some(start(options, listener).await.unwrap()));
+            cluster.nodes.push(Some(start(options, listener, None).await.unwrap()));
         }
         cluster
     }
@@ -76,7 +76,7 @@ impl Cluster {
         while LogStore::open(&options.data.join("log"), clocks()).is_err() {
             tokio::task::yield_now().await;
         }
-        self.nodes[index] = Some(start(options, listener).await.unwrap());
+        self.nodes[index] = Some(start(options, listener, None).await.unwrap());
     }
 
     async fn grant(&self, index: usize, acquire: Acquire) -> Grant {

@@ -324,7 +324,7 @@ fn acquire(words: &[&str]) -> Result<Acquire, Trouble> {
     }
     let identity = id.map(|id| Identity::of(id, &all));
     let first = all.remove(0);
-    Ok(Acquire { first, more: all, terms, identity, claim, worker: None })
+    Ok(Acquire { first, more: all, terms, identity, claim, worker: None, replay_only: false })
 }
 
 /// The members of a limit, as far as they are said.
@@ -422,7 +422,7 @@ fn describe_one(many: bool, outcome: &Outcome) -> String {
         Outcome::Released(false) => "too late to release".to_owned(),
         Outcome::Renewed { lease, stop_before } => format!("renewed lease={lease} stop_before={stop_before}"),
         Outcome::NoPermit => "no such permit".to_owned(),
-        Outcome::Withdrawn(count) => format!("withdrawn {count}"),
+        Outcome::Withdrawn(permits) => format!("withdrawn {}", permits.iter().flatten().count()),
         Outcome::Reset(true) => "reset".to_owned(),
         Outcome::Reset(false) => "nothing to reset".to_owned(),
         Outcome::PolicyPut { revision, changed: true } => format!("stored revision={revision}"),

@@ -14,7 +14,7 @@ impl StoreBuilder<TypeConfig, LogStore, StateStore, TempDir> for Builder {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let clocks = Arc::new(SystemClocks::new().expect("clocks"));
         let log = LogStore::open(&dir.path().join("log"), clocks).expect("a log");
-        let state = StateStore::open(&dir.path().join("snapshots"), log.clone()).expect("a state");
+        let state = StateStore::open(&dir.path().join("snapshots"), log.clone(), None).expect("a state");
         Ok((dir, log, state))
     }
 }

@@ -54,6 +54,8 @@ pub enum Code {
     ShuttingDown,
     /// A new key, and no room for one.
     TooManyKeys,
+    /// The node keeps no history, or has none just now.
+    HistoryUnavailable,
     /// May or may not have been applied.
     OutcomeUnknown,
     /// A word of a newer node; only ever read, never written.
@@ -73,7 +75,7 @@ pub enum Certainty {
 
 impl Code {
     /// All codes a node writes.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::Denied,
         Self::BadRequest,
         Self::NoLimit,
@@ -96,6 +98,7 @@ impl Code {
         Self::Overloaded,
         Self::ShuttingDown,
         Self::TooManyKeys,
+        Self::HistoryUnavailable,
         Self::OutcomeUnknown,
     ];
 
@@ -124,6 +127,7 @@ impl Code {
             Self::Overloaded => ("overloaded", 503, "Too much at once"),
             Self::ShuttingDown => ("shutting_down", 503, "The node is shutting down"),
             Self::TooManyKeys => ("too_many_keys", 503, "No room for another key"),
+            Self::HistoryUnavailable => ("history_unavailable", 503, "The node has no history to show"),
             Self::OutcomeUnknown => ("outcome_unknown", 504, "May or may not have been applied"),
             Self::Unrecognized => ("unrecognized", 500, "A code this version does not know"),
         }
@@ -249,6 +253,7 @@ mod tests {
             (Code::Overloaded, 503),
             (Code::ShuttingDown, 503),
             (Code::TooManyKeys, 503),
+            (Code::HistoryUnavailable, 503),
             (Code::OutcomeUnknown, 504),
         ] {
             assert_eq!(code.status(), status, "{code}");

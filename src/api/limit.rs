@@ -37,7 +37,7 @@ pub struct LimitMembers {
     pub burst: Option<u64>,
     /// `spacing` and `bucket`: most permits that may lie in the future; 10 for `spacing`, 0 for `bucket` if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(maximum = 100_000)]
+    #[schema(maximum = 10_000)]
     pub max_reserved: Option<u64>,
     /// `spacing` and `bucket`: how long after its slot a permit may still be used, such as `250ms`; without it, it does not
     /// expire.
@@ -56,7 +56,7 @@ pub struct LimitMembers {
     pub aligned: Option<bool>,
     /// `concurrency`: most that may be in flight.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 1, maximum = 100_000)]
+    #[schema(minimum = 1, maximum = 10_000)]
     pub max: Option<u64>,
     /// `concurrency`: how long a permit lasts unless it is renewed or released; `30s` if absent.
     #[serde(skip_serializing_if = "Option::is_none")]

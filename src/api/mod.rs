@@ -12,8 +12,10 @@
 //! problem becomes an HTTP response (`http/`).
 
 mod acquire;
+mod batch;
 mod cluster;
 mod code;
+mod history;
 mod key;
 mod limit;
 mod millis;
@@ -22,8 +24,13 @@ mod problem;
 mod release;
 
 pub use acquire::{AcquireRequest, AcquireResponse, AllOfResponse, PartRequest, PermitResponse, Wait};
+pub use batch::{BatchRequest, BatchResponse};
 pub use cluster::{Check, ClusterResponse, DigestResponse, Health, MemberResponse};
 pub use code::{Certainty, Code};
+pub use history::{
+    AuditEvent, AuditResponse, DenialLine, HistoryResponse, KeyHistoryResponse, KeyUsage, PermitLine, PermitOutcome,
+    PolicyUsage, UsageBucket, UsageTotal,
+};
 pub use key::KeyResponse;
 pub use limit::{Kind, Limit, LimitMembers, Ramp};
 pub use millis::Millis;

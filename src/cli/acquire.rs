@@ -2,18 +2,21 @@
 //!
 //! With a start window the permit is checked once more right before it is used; one that came too late is discarded and
 //! another one asked for, because its slot is spent.
+//!
+//! A command takes the place of this process, unless the permit is a lease: that has to be kept (`hold.rs`).
 
 use super::exit::{Exit, Failure};
-use super::limit;
 use super::output::{self, Output, seconds};
 use super::reach::{Reach, duration};
+use super::{hold, limit};
 use crate::api::{AcquireRequest, Code, Limit, Millis, Wait};
 use crate::client::{Error, Permit};
 use crate::limits::COST_MAX;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 use std::io;
 use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::time::Duration;
 
 /// Permits that may come too late one after the other before something must be wrong with the window.
@@ -25,7 +28,8 @@ const NOT_RUNNABLE: u8 = 126;
 // Texts with words that a doc comment would want in backticks, which a terminal would show.
 const LIMIT_HELP: &str =
     r#"The limit: 1/6s, 10/s, 100/1m, or an object such as '{"rate":"1/6s","start_window":"250ms"}'"#;
-const COMMAND_HELP: &str = "The command to run at the slot, with QUORATE_KEY and QUORATE_PERMIT in its environment; its exit code is passed on";
+const COMMAND_HELP: &str = "The command to run at the slot, with QUORATE_KEY and QUORATE_PERMIT in its environment; its exit code is passed on. \
+    A lease is renewed while it runs and given back when it has ended";
 
 /// Arguments of `quorate acquire`.
 #[derive(Debug, clap::Args)]
@@ -55,6 +59,9 @@ pub(super) struct Args {
     /// A label for the history
     #[arg(long, value_name = "LABEL")]
     worker: Option<String>,
+    /// Only warn when the lease of a running command is lost, instead of ending the command
+    #[arg(long, requires = "command")]
+    keep_going: bool,
     #[command(flatten)]
     reach: Reach,
     #[arg(last = true, value_name = "CMD", help = COMMAND_HELP)]
@@ -83,8 +90,11 @@ pub(super) async fn run(args: &Args, output: Output) -> Result<(), Failure> {
                 continue;
             }
         }
-        if !args.command.is_empty() {
-            return Err(become_command(&args.command, &permit));
+        if let Some(command) = command(&args.command, &permit) {
+            return match permit.lease(&client) {
+                Some(lease) => hold::run(command, lease, &permit, args.keep_going).await,
+                None => Err(become_command(command)),
+            };
         }
         return output.data(&permit.grant, || describe(&permit, waits));
     }
@@ -139,15 +149,24 @@ fn describe(permit: &Permit, waited: bool) -> String {
     text
 }
 
+/// What to run under the permit, if anything.
+fn command(words: &[OsString], permit: &Permit) -> Option<Command> {
+    let (program, arguments) = words.split_first()?;
+    let mut command = Command::new(program);
+    command.args(arguments);
+    command.env("QUORATE_KEY", &permit.grant.key).env("QUORATE_PERMIT", permit.grant.permit.to_string());
+    Some(command)
+}
+
 /// Replaces this process by the command: its exit code, its signals and its terminal are then its own. Comes back only
 /// if that failed.
-fn become_command(command: &[OsString], permit: &Permit) -> Failure {
-    let Some((program, arguments)) = command.split_first() else { return Failure::error("no command to run") };
-    let error = std::process::Command::new(program)
-        .args(arguments)
-        .env("QUORATE_KEY", &permit.grant.key)
-        .env("QUORATE_PERMIT", permit.grant.permit.to_string())
-        .exec();
+fn become_command(mut command: Command) -> Failure {
+    let error = command.exec();
+    not_run(command.get_program(), &error)
+}
+
+/// Why a command could not be started, with the exit code that the shells have for it.
+pub(super) fn not_run(program: &OsStr, error: &io::Error) -> Failure {
     let code = if error.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { NOT_RUNNABLE };
     Failure::new(Exit::Command(code), format!("cannot run {}: {error}", program.display()))
 }

@@ -20,7 +20,7 @@ pub(super) enum Exit {
     Unavailable,
     /// May or may not have been granted.
     OutcomeUnknown,
-    /// The permit was granted, but the command to run under it could not be started: what shells answer then.
+    /// The permit was granted: what came of the command to run under it, or what shells answer if it could not be started.
     Command(u8),
 }
 

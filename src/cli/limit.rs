@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 const RATES: [&str; 2] = ["rate", "from"];
 /// Members of a limit that are durations, `over` being part of a `ramp`.
 const DURATIONS: [&str; 4] = ["start_window", "resolution", "lease", "over"];
-/// What a member is that is not there, by kind. `null` where it may as well be absent.
+/// What a member is that is not there, by kind; the others may as well be absent.
 const DEFAULTS: [(&str, &str, u64); 2] = [("spacing", "max_reserved", 10), ("bucket", "max_reserved", 0)];
 
 /// A limit as an argument: the text of a rate, or a JSON object. A typing error needs no cluster to be found.
@@ -40,13 +40,11 @@ pub(super) fn same(one: &Limit, other: &Limit) -> bool {
     one == other || normal(one).is_ok_and(|one| normal(other).is_ok_and(|other| one == other))
 }
 
-/// As short as it was written: `1/6s`, or the object.
+/// As it was written: `1/6s`, or the object.
 pub(super) fn shown(limit: &Limit) -> String {
-    match serde_json::to_value(limit) {
-        Ok(Value::String(text)) => text,
-        Ok(other) => other.to_string(),
-        Err(error) => error.to_string(),
-    }
+    // The text and not a value, which would put the members into another order.
+    let json = serde_json::to_string(limit).unwrap_or_else(|error| error.to_string());
+    serde_json::from_str::<String>(&json).unwrap_or(json)
 }
 
 fn normal(limit: &Limit) -> Result<Value, String> {
@@ -150,6 +148,7 @@ mod tests {
     #[test]
     fn limits_are_shown_as_they_were_written() {
         assert_eq!(shown(&limit(r#""1/6s""#)), "1/6s");
-        assert_eq!(shown(&limit(r#"{"rate":"1/6s"}"#)), r#"{"rate":"1/6s"}"#);
+        let object = r#"{"rate":"1/6s","max_reserved":3}"#;
+        assert_eq!(shown(&limit(object)), object);
     }
 }

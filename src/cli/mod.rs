@@ -9,9 +9,13 @@
 //! Not here: what settings mean (`config.rs`), how requests are retried (`client/`).
 
 mod acquire;
+mod audit;
+mod chart;
 mod completions;
 mod config;
 mod exit;
+mod history;
+mod hold;
 mod key;
 mod limit;
 mod node;
@@ -61,6 +65,10 @@ enum Command {
     /// Read and change the stored rules
     #[command(subcommand)]
     Policy(policy::Command),
+    /// Show what a node remembers of a key, with a chart
+    History(history::Args),
+    /// Show changes of policies, members and leaders
+    Audit(audit::Args),
     /// Show the nodes of the cluster and who leads
     Status(status::Args),
     /// Check configuration files, or print what takes effect
@@ -82,6 +90,8 @@ pub fn main() -> ExitCode {
         Command::Renew(args) => runtime(false).and_then(|runtime| runtime.block_on(renew::run(&args, output))),
         Command::Policy(command) => runtime(false).and_then(|runtime| runtime.block_on(policy::run(&command, output))),
         Command::Key(args) => runtime(false).and_then(|runtime| runtime.block_on(key::run(&args, output))),
+        Command::History(args) => runtime(false).and_then(|runtime| runtime.block_on(history::run(&args, output))),
+        Command::Audit(args) => runtime(false).and_then(|runtime| runtime.block_on(audit::run(&args, output))),
         Command::Status(args) => runtime(false).and_then(|runtime| runtime.block_on(status::run(&args, output))),
         Command::Config(command) => config::run(&command, output),
         Command::Completions(args) => completions::run(&args, output),

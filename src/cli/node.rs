@@ -1,6 +1,7 @@
 //! `quorate node`: one node, from its settings to its last flush.
 //!
-//! It stops in this order: unready, no new connections, requests in flight answered, leadership handed over, log flushed.
+//! It stops in this order: unready, no new connections, requests in flight answered, leadership handed over, log flushed, history
+//! closed.
 //! Each step is bounded, and a second signal skips the rest.
 //!
 //! Not here: anything a node does while it runs.
@@ -8,10 +9,16 @@
 use super::exit::Failure;
 use super::settings::Settings;
 use crate::config::Config;
+use crate::history::{self, Audit, History, feed};
+use crate::limiter::Time;
+use crate::limits::HISTORY_OPEN_MS_MAX;
+use crate::node::Observer;
+use crate::state::{Applied, Batch};
 use crate::{http, metric_names, node, telemetry};
 use metrics_exporter_prometheus::PrometheusHandle;
 use std::io::{Read, Write};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -22,6 +29,8 @@ use tokio::time::timeout;
 const FILES_BESIDE_CONNECTIONS: u64 = 512;
 /// What the client listener gets on top of the bound that it hands on.
 const HTTP_EXTRA: Duration = Duration::from_secs(1);
+/// What the history gets to write its end; it is no reason to stop late.
+const HISTORY_CLOSES_WITHIN: Duration = Duration::from_secs(2);
 
 /// Arguments of `quorate node`.
 #[derive(Debug, clap::Args)]
@@ -69,10 +78,13 @@ async fn serve(config: &Config, stop_with_stdin: bool) -> Result<(), Failure> {
         snapshot_every_entries: config.snapshot_every,
         log_keep_entries: config.log_keep,
     };
-    let node = node::start(&options, peer_listener).await.map_err(|error| Failure::error(error.to_string()))?;
+    let history = history(config);
+    let observer = history.clone().map(|history| Arc::new(Remembering(history)) as Arc<dyn Observer>);
+    let started = node::start(&options, peer_listener, observer).await;
+    let node = started.map_err(|error| Failure::error(error.to_string()))?;
 
     let (stop_http, http_stops) = oneshot::channel::<()>();
-    let http_options = http_options(config, metrics);
+    let http_options = http_options(config, metrics, history.clone());
     let mut server = tokio::spawn(http::serve(listener, node.handle(), http_options, async {
         // A sender that is gone means the same as one that sent.
         let _ = http_stops.await;
@@ -99,6 +111,10 @@ async fn serve(config: &Config, stop_with_stdin: bool) -> Result<(), Failure> {
             server.abort();
         }
         node.shutdown(config.drain).await;
+        if let Some(history) = history {
+            // A thread that panicked has said so.
+            let _ = tokio::task::spawn_blocking(move || history.close(HISTORY_CLOSES_WITHIN)).await;
+        }
     };
     tokio::select! {
         () = orderly => tracing::info!(node = config.id, "stopped"),
@@ -123,7 +139,38 @@ fn allow_connections(connections_max: usize) {
     }
 }
 
-fn http_options(config: &Config, metrics: PrometheusHandle) -> http::Options {
+/// Tells the history what this node applies.
+struct Remembering(History);
+
+impl Observer for Remembering {
+    fn applied(&self, index: u64, batch: &Batch, applied: &Applied) {
+        if let Some(entry) = feed::entry(index, batch, applied) {
+            self.0.feed(entry);
+        }
+    }
+
+    fn membership(&self, index: u64, at: Time, voters: Vec<u64>, learners: Vec<u64>) {
+        self.0.feed(feed::membership(index, at, voters, learners));
+    }
+
+    fn leader(&self, node: u64, term: u64) {
+        self.0.note(Audit::Leader { node, term });
+    }
+}
+
+/// Begins to remember, unless told not to. Opening happens apart: no node waits for its history.
+fn history(config: &Config) -> Option<History> {
+    config.history.then(|| {
+        History::start(history::Settings {
+            dir: config.data.join("history"),
+            bytes_max: config.history_bytes_max,
+            age_max: config.history_age,
+            open_within: Duration::from_millis(HISTORY_OPEN_MS_MAX),
+        })
+    })
+}
+
+fn http_options(config: &Config, metrics: PrometheusHandle, history: Option<History>) -> http::Options {
     http::Options {
         connections_max: config.connections_max,
         header_timeout: config.header_timeout,
@@ -132,6 +179,7 @@ fn http_options(config: &Config, metrics: PrometheusHandle) -> http::Options {
         request_timeout: config.request_timeout + HTTP_EXTRA,
         shutdown_grace: config.drain,
         metrics: Some(metrics),
+        history,
         ..http::Options::default()
     }
 }

@@ -91,6 +91,17 @@ pub(super) enum Colour {
     Green = 32,
 }
 
+/// Rows as lines whose columns stand under each other.
+pub(super) fn aligned<const N: usize>(rows: &[[String; N]]) -> Vec<String> {
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<_> = (0..N).map(width).collect();
+    let line = |row: &[String; N]| {
+        let cells: Vec<_> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+        cells.join("  ").trim_end().to_owned()
+    };
+    rows.iter().map(line).collect()
+}
+
 /// Milliseconds as people read them: `5.211 s`, rounded up like every wait.
 pub(super) fn seconds(millis: Millis) -> String {
     let ms = millis.micros().div_ceil(1_000);

@@ -11,16 +11,21 @@
 
 mod error;
 mod exchange;
+mod lease;
 mod nodes;
 mod permit;
 mod policies;
 mod release;
 
 pub use error::Error;
+pub use lease::{Lease, Lost};
 pub use permit::{Permit, TooLate};
 pub use policies::{Precondition, Removed};
 
-use crate::api::{AcquireRequest, AcquireResponse, ClusterResponse, Code, KeyResponse, Problem};
+use crate::api::{
+    AcquireRequest, AcquireResponse, AuditResponse, ClusterResponse, Code, HistoryResponse, KeyHistoryResponse,
+    KeyResponse, Problem,
+};
 use crate::clock::{Deadline, Stopwatch};
 use crate::limits::REQUEST_ID_RETENTION_NS;
 use exchange::{Exchange, Reply, Wire};
@@ -149,6 +154,25 @@ impl Client {
     /// Looks at a key without consuming anything; linearizable.
     pub async fn key(&self, key: &str) -> Result<KeyResponse, Error> {
         Ok(self.ask(&Exchange::get(path("keys", key)?), Effect::Nothing).await?.answer)
+    }
+
+    /// What the node remembers of a key that answers first: its own memory, with at most `limit` permits.
+    pub async fn history(&self, key: &str, limit: u32) -> Result<KeyHistoryResponse, Error> {
+        let path = format!("/keys/{}/history?limit={limit}", utf8_percent_encode(key, NON_ALPHANUMERIC));
+        Ok(self.ask(&Exchange::get(path), Effect::Nothing).await?.answer)
+    }
+
+    /// Usage over the last hour as the node remembers it that answers first, of everything or of one policy, with the `top`
+    /// busiest keys.
+    pub async fn usage(&self, policy: Option<&str>, top: u32) -> Result<HistoryResponse, Error> {
+        let policy = policy.map(|policy| format!("&policy={}", utf8_percent_encode(policy, NON_ALPHANUMERIC)));
+        let path = format!("/history?top={top}{}", policy.unwrap_or_default());
+        Ok(self.ask(&Exchange::get(path), Effect::Nothing).await?.answer)
+    }
+
+    /// The audit trail as the node remembers it that answers first, with at most `limit` events.
+    pub async fn audit(&self, limit: u32) -> Result<AuditResponse, Error> {
+        Ok(self.ask(&Exchange::get(format!("/audit?limit={limit}")), Effect::Nothing).await?.answer)
     }
 
     /// The cluster as the node sees it that answers first.
@@ -280,8 +304,9 @@ fn judge<T: DeserializeOwned>(node: &str, reply: Reply) -> Judgement<T> {
     match problem.code {
         Code::Denied => Judgement::Final(Error::Denied(Box::new(problem))),
         Code::NoQuorum | Code::NoLeader | Code::Overloaded | Code::ShuttingDown => again(false, problem),
-        // The whole cluster decided this: another node says the same.
-        Code::TooManyKeys => Judgement::Final(Error::unavailable(problem)),
+        // The whole cluster decided the first: another node says the same. The second is about one node, and asking until it
+        // changes its mind would make people wait for nothing.
+        Code::TooManyKeys | Code::HistoryUnavailable => Judgement::Final(Error::unavailable(problem)),
         Code::Unrecognized if status < 500 => Judgement::Final(Error::Refused(Box::new(problem))),
         Code::OutcomeUnknown | Code::Internal | Code::Unrecognized => again(true, problem),
         _ => Judgement::Final(Error::Refused(Box::new(problem))),

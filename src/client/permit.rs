@@ -16,7 +16,7 @@ pub struct Permit {
     /// Counts from the receipt of the answer.
     start_after: Deadline,
     /// Counts from the first send; `None` when it does not expire.
-    start_within: Option<(Stopwatch, Duration)>,
+    pub(super) start_within: Option<(Stopwatch, Duration)>,
 }
 
 /// The permit can no longer be used. Its slot is spent: discard it and ask again.

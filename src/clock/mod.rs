@@ -15,7 +15,8 @@
 //! capacity and nothing else. `tests/clock_model` checks it on random histories.
 //!
 //! Invariants
-//! - No wall clock. Nothing in a decision reads any clock but through [`Clocks`].
+//! - No wall clock in any decision: [`wall_millis`] is for history alone, which people read. Nothing in a decision reads any
+//!   clock but through [`Clocks`].
 //! - Never a maximum over observations: two nodes that continue from the latest time *each* of them knows are ahead of
 //!   one another in turn, and both grant. The last entry in log order is the one that everybody agrees on.
 //! - Every doubt (another boot, another time namespace, a reading from the future) is settled by losing elapsed time.
@@ -34,6 +35,7 @@ mod reading;
 mod stopwatch;
 mod system;
 mod timeline;
+mod wall;
 mod watch;
 
 pub use manual::ManualClocks;
@@ -41,4 +43,5 @@ pub use reading::{ClockId, Clocks, Reading};
 pub use stopwatch::{Deadline, Stopwatch};
 pub use system::SystemClocks;
 pub use timeline::Timeline;
+pub use wall::wall_millis;
 pub use watch::DriftWatch;

@@ -5,7 +5,8 @@
 
 use crate::limiter::Span;
 use crate::limits::{
-    BODY_TIMEOUT_MS, CONNECTIONS_DEFAULT, HEADER_TIMEOUT_MS, KEYS_DEFAULT, KEYS_MAX, REQUEST_TIMEOUT_MS,
+    BODY_TIMEOUT_MS, CONNECTIONS_DEFAULT, HEADER_TIMEOUT_MS, HISTORY_AGE_MS_DEFAULT, HISTORY_BYTES_DEFAULT,
+    HISTORY_BYTES_MAX, HISTORY_BYTES_MIN, KEYS_DEFAULT, KEYS_MAX, REQUEST_TIMEOUT_MS,
 };
 
 /// One setting.
@@ -34,6 +35,8 @@ pub enum Fallback {
     Millis(u64),
     /// A text.
     Text(&'static str),
+    /// Yes or no.
+    Bool(bool),
 }
 
 /// What the text of a setting has to be. Bounds are inclusive.
@@ -53,6 +56,8 @@ pub enum Kind {
         /// Longest, in milliseconds.
         max_ms: u64,
     },
+    /// `true` or `false`.
+    Bool,
     /// `host:port`; port 0 lets the system choose.
     Address,
     /// `http://host:port`.
@@ -185,6 +190,24 @@ pub const KEYS: &[Key] = &[
         help: "How long a node that stops waits for the requests it is working on",
     },
     Key {
+        name: "history",
+        default: Fallback::Bool(true),
+        kind: Kind::Bool,
+        help: "Whether to remember recent permits, usage and changes of the cluster: true or false",
+    },
+    Key {
+        name: "history_bytes_max",
+        default: Fallback::Integer(HISTORY_BYTES_DEFAULT),
+        kind: Kind::Integer { min: HISTORY_BYTES_MIN, max: HISTORY_BYTES_MAX },
+        help: "Disk space for the history, in bytes; the oldest is forgotten first",
+    },
+    Key {
+        name: "history_age",
+        default: Fallback::Millis(HISTORY_AGE_MS_DEFAULT),
+        kind: Kind::Duration { min_ms: 60_000, max_ms: 366 * 86_400_000 },
+        help: "How long the history goes back",
+    },
+    Key {
         name: "log",
         default: Fallback::Text("info"),
         kind: Kind::Filter,
@@ -214,10 +237,10 @@ impl Key {
         self.name.replace('_', "-")
     }
 
-    /// A value as it stands in a file: numbers bare, everything else quoted.
+    /// A value as it stands in a file: numbers, `true` and `false` bare, everything else quoted.
     pub fn in_toml(&self, text: &str) -> String {
         match self.kind {
-            Kind::Integer { .. } => text.to_owned(),
+            Kind::Integer { .. } | Kind::Bool => text.to_owned(),
             _ => toml::Value::String(text.to_owned()).to_string(),
         }
     }
@@ -231,6 +254,7 @@ impl Fallback {
             Self::Integer(value) => Some(value.to_string()),
             Self::Millis(value) => Some(Span::from_millis(value).to_string()),
             Self::Text(value) => Some(value.to_owned()),
+            Self::Bool(value) => Some(value.to_string()),
         }
     }
 

@@ -174,6 +174,8 @@ fn text_of(key: &Key, value: &DeValue<'_>) -> Result<String, String> {
     match (key.kind, value) {
         (Kind::Integer { .. }, DeValue::Integer(number)) => decimal(number),
         (Kind::Members, DeValue::Table(table)) => members_text(table),
+        (Kind::Bool, DeValue::Boolean(value)) => Ok(value.to_string()),
+        (Kind::Bool, other) => Err(format!("has to be true or false, without quotes, found {}", other.type_str())),
         (Kind::Integer { .. }, other) => Err(format!("has to be a number, found {}", other.type_str())),
         (_, DeValue::String(text)) => Ok(text.to_string()),
         (Kind::Duration { .. }, DeValue::Integer(_)) => {
@@ -279,14 +281,15 @@ mod tests {
     #[test]
     fn types_are_checked_where_they_stand() {
         let mut layers = Layers::defaults();
-        layers.file_text("a.toml", "cluster = 3\ndrain = 5\nid = \"1\"\nmembers = [1]\n");
+        layers.file_text("a.toml", "cluster = 3\ndrain = 5\nhistory = \"yes\"\nid = \"1\"\nmembers = [1]\n");
         assert_eq!(
             layers.problems(),
             [
                 "a.toml:1: cluster: has to be a text in quotes, found integer",
                 "a.toml:2: drain: has to be a text with its unit, such as \"200ms\" or \"5s\"",
-                "a.toml:3: id: has to be a number, found string",
-                "a.toml:4: members: has to be a table or a text such as \"1=host:port,2=host:port\", found array",
+                "a.toml:3: history: has to be true or false, without quotes, found string",
+                "a.toml:4: id: has to be a number, found string",
+                "a.toml:5: members: has to be a table or a text such as \"1=host:port,2=host:port\", found array",
             ]
         );
         let mut layers = Layers::defaults();

@@ -2,6 +2,7 @@
 
 use super::answer::{self, Tally};
 use super::app::App;
+use super::socket::Hangup;
 use super::{ask, body, respond};
 use crate::api::{AcquireRequest, AcquireResponse, AllOfResponse, Code, Problem, Wait};
 use crate::clock::Stopwatch;
@@ -9,7 +10,7 @@ use crate::node::Failure;
 use crate::state::{Acquire, Command, Identity};
 use axum::extract::{Request, State};
 use axum::response::Response;
-use http::HeaderMap;
+use http::request::Parts;
 use serde::Serialize;
 use std::sync::Arc;
 use tokio::time::timeout;
@@ -109,7 +110,7 @@ pub(super) async fn acquire(State(app): State<Arc<App>>, request: Request) -> Re
     match body::read(&parts, body, &app.options).await {
         Ok(bytes) => {
             let watch = Stopwatch::start();
-            let (response, tally) = decide(&app, &parts.headers, &bytes).await;
+            let (response, tally) = decide(&app, &parts, &bytes).await;
             app.meters.acquired(tally, watch.elapsed());
             response
         }
@@ -120,14 +121,17 @@ pub(super) async fn acquire(State(app): State<Arc<App>>, request: Request) -> Re
     }
 }
 
-async fn decide(app: &App, headers: &HeaderMap, body: &[u8]) -> (Response, Tally) {
-    let asked = match ask::read(body, headers) {
+async fn decide(app: &App, parts: &Parts, body: &[u8]) -> (Response, Tally) {
+    let asked = match ask::read(body, &parts.headers) {
         Ok(asked) => asked,
         Err(problem) => return (respond::problem(&problem), Tally::Error),
     };
     let decided = if asked.wait == Wait::Server {
         match hold(asked.acquire.clone()) {
-            Ok(acquire) => app.upstream.acquire_held(acquire).await,
+            Ok(acquire) => tokio::select! {
+                decided = app.upstream.acquire_held(acquire) => decided,
+                () = gone(parts) => Err(nobody_there()),
+            },
             Err(problem) => return (respond::problem(&problem), Tally::Error),
         }
     } else {
@@ -138,6 +142,19 @@ async fn decide(app: &App, headers: &HeaderMap, body: &[u8]) -> (Response, Tally
         Ok(verdict) => answer::verdict(&asked, &verdict),
         Err(failure) => (answer::failure(asked.key(0), failure), Tally::Error),
     }
+}
+
+/// Resolves when the client has closed its connection: dropping what is held gives it back.
+async fn gone(parts: &Parts) {
+    match parts.extensions.get::<Hangup>() {
+        Some(hangup) => hangup.closed().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Nobody reads this; whatever was reserved is on its way back.
+fn nobody_there() -> Failure {
+    Failure::Unknown { detail: "the client has closed the connection".to_owned() }
 }
 
 /// A request that is held has a claim of its own, by which only it can be withdrawn, and an id, by which it survives a change

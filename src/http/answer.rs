@@ -196,7 +196,7 @@ fn denied(asked: &Asked, by: usize, denial: Denial, rule: Option<&Rule>) -> Prob
 }
 
 /// Of several limits the headers tell of the one that has least left, or of the one that refused.
-fn rate_limit_headers(asked: &Asked, outcome: &Outcome, granted: bool, response: &mut Response) {
+pub(super) fn rate_limit_headers(asked: &Asked, outcome: &Outcome, granted: bool, response: &mut Response) {
     let headers = response.headers_mut();
     match outcome {
         Outcome::Granted(grant) if granted => {
@@ -303,7 +303,7 @@ mod tests {
     #[tokio::test]
     async fn a_grant_reads_as_documented() {
         let (response, tally) =
-            verdict(&asked(r#"{"key":"github-token","limit":"1/6s"}"#), decided(Outcome::Granted(a_grant())));
+            verdict(&asked(r#"{"key":"github-token","limit":"1/6s"}"#), &decided(Outcome::Granted(a_grant())));
         let (status, headers, body) = parts(response).await;
         assert_eq!((status, tally), (200, Tally::Granted));
         assert_eq!(
@@ -313,7 +313,7 @@ mod tests {
         );
         assert_eq!(headers["content-type"], "application/json");
         assert_eq!(headers["ratelimit-policy"], "\"spacing\";q=1;w=6");
-        assert_eq!(headers["ratelimit"], "\"spacing\";r=9;t=12");
+        assert_eq!(headers["ratelimit"], "\"spacing\";r=1;t=12");
         assert!(!headers.contains_key("retry-after"));
     }
 
@@ -321,7 +321,7 @@ mod tests {
     async fn a_replay_counts_as_one_and_echoes_the_limit_as_it_was_written() {
         let grant = Grant { replayed: true, start_before: None, ..a_grant() };
         let body = r#"{"key":"k","limit":{"rate":"1/6s","max_reserved":3},"request_id":"a"}"#;
-        let (response, tally) = verdict(&asked(body), decided(Outcome::Granted(grant)));
+        let (response, tally) = verdict(&asked(body), &decided(Outcome::Granted(grant)));
         let (_, _, body) = parts(response).await;
         assert_eq!(tally, Tally::Replayed);
         assert_eq!(body["limit"], json!({"rate": "1/6s", "max_reserved": 3}));
@@ -331,7 +331,8 @@ mod tests {
     #[tokio::test]
     async fn a_denial_reads_as_documented() {
         let denial = Denial { reason: Reason::ReservationsFull, retry_after: Span(6_000_000_001) };
-        let (response, tally) = verdict(&asked(r#"{"key":"k","limit":"1/6s"}"#), decided(Outcome::Denied(denial)));
+        let (response, tally) =
+            verdict(&asked(r#"{"key":"k","limit":"1/6s"}"#), &decided(Outcome::Denied { by: 0, denial, rule: None }));
         let (status, headers, body) = parts(response).await;
         assert_eq!((status, tally), (429, Tally::Denied));
         assert_eq!(
@@ -350,13 +351,13 @@ mod tests {
     async fn every_other_outcome_has_its_status_and_code() {
         let retry_after = Span::from_secs(3);
         for (outcome, status, code, retry) in [
-            (Outcome::NoLimit, 404, "no_limit", None),
-            (Outcome::Never("too much".to_owned()), 422, "never", None),
+            (Outcome::NoLimit { by: 0 }, 404, "no_limit", None),
+            (Outcome::Never { by: 0, why: "too much".to_owned() }, 422, "never", None),
             (Outcome::RequestIdReused, 422, "request_id_reused", None),
             (Outcome::TooManyKeys { retry_after }, 503, "too_many_keys", Some("3")),
             (Outcome::TooManyRequestIds { retry_after }, 503, "overloaded", Some("3")),
         ] {
-            let (response, tally) = verdict(&asked(r#"{"key":"k"}"#), decided(outcome));
+            let (response, tally) = verdict(&asked(r#"{"key":"k"}"#), &decided(outcome));
             let (found, headers, body) = parts(response).await;
             assert_eq!((found, tally), (status, Tally::Error), "{body}");
             assert_eq!((&body["code"], &body["key"]), (&json!(code), &json!("k")));
@@ -367,8 +368,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_decision_that_came_too_late_is_no_grant() {
-        let late = Verdict { expired: true, ..decided(Outcome::Granted(a_grant())) };
-        let (response, tally) = verdict(&asked(r#"{"key":"k","limit":"1/6s","request_id":"a"}"#), late);
+        let late = Verdict { at: Time(86_400_373_500_002), ..decided(Outcome::Granted(a_grant())) };
+        let (response, tally) = verdict(&asked(r#"{"key":"k","limit":"1/6s","request_id":"a"}"#), &late);
         let (status, _, body) = parts(response).await;
         assert_eq!((status, tally, &body["code"]), (409, Tally::Error, &json!("expired")));
         assert!(body["detail"].as_str().unwrap().contains("new request id"), "{body}");

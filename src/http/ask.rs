@@ -126,7 +126,7 @@ pub(super) fn check(request: AcquireRequest, request_id: Option<&str>) -> Result
     let place = |index: usize| if several { format!("all_of[{index}].") } else { String::new() };
     let mut all = Vec::with_capacity(parts.len());
     for (index, part) in parts.iter().enumerate() {
-        let wanted = wanted(&place(index), part, &terms)?;
+        let wanted = wanted(&place(index), part)?;
         if all.iter().any(|other: &Wanted| other.key == wanted.key) {
             return Err(bad_request(format!("{}key: a key comes only once in one request", place(index))));
         }
@@ -136,11 +136,11 @@ pub(super) fn check(request: AcquireRequest, request_id: Option<&str>) -> Result
     let mut all = all.into_iter();
     let first = all.next().ok_or_else(|| bad_request("all_of: at least one limit"))?;
     let worker = worker.filter(|worker| !worker.is_empty()).map(Into::into);
-    let acquire = Acquire { first, more: all.collect(), terms, identity, claim: 0, worker };
+    let acquire = Acquire { first, more: all.collect(), terms, identity, claim: 0, worker, replay_only: false };
     Ok(Asked { acquire, wait, all_of: several, limits: parts.into_iter().map(|part| part.limit).collect() })
 }
 
-fn wanted(place: &str, part: &PartRequest, terms: &Terms) -> Result<Wanted, Refused> {
+fn wanted(place: &str, part: &PartRequest) -> Result<Wanted, Refused> {
     let key = key_at(place, &part.key)?;
     let cost = part.cost.unwrap_or(1);
     if cost == 0 {
@@ -150,13 +150,9 @@ fn wanted(place: &str, part: &PartRequest, terms: &Terms) -> Result<Wanted, Refu
         let detail = format!("{place}cost: {cost} is more than the {COST_MAX} one permit may cost");
         return Err(refused(Code::Never, detail));
     }
+    // Whether the limit could ever grant this is for the cluster to say: a stored policy may have another one.
     let limit = part.limit.as_ref().map(|said| limit::read(&format!("{place}limit"), said)).transpose()?;
-    Ok(Wanted { key, limit, cost }).and_then(|wanted| {
-        match wanted.limit.as_ref().and_then(|limit| limit.never(cost, terms)) {
-            Some(why) => Err(Box::new(Problem::new(Code::Never, why).about(wanted.key.as_str()))),
-            None => Ok(wanted),
-        }
-    })
+    Ok(Wanted { key, limit, cost })
 }
 
 /// The key, or the problem with it.
@@ -256,7 +252,7 @@ mod tests {
         let deep_limit = format!(r#"{{"key":"k","limit":{}"#, r#"{"rate":"#.repeat(8_000));
         let deep_ramp = format!(r#"{{"key":"k","limit":{{"ramp":{}"#, "[".repeat(60_000));
         let long_member = format!(r#"{{"{}":1}}"#, "x".repeat(60_000));
-        let cases: [(&str, Code, &str); 44] = [
+        let cases: [(&str, Code, &str); 43] = [
             ("", Code::BadRequest, "the body is empty"),
             (" \n", Code::BadRequest, "the body is empty"),
             ("hello", Code::BadRequest, "the body is not JSON: expected value at line 1 column 1"),
@@ -296,7 +292,7 @@ mod tests {
             (
                 r#"{"key":"k","limit":{"rate":"1/s","max_reserved":4294967296}}"#,
                 Code::Never,
-                "limit.max_reserved: at most 100000",
+                "limit.max_reserved: at most 10000",
             ),
             (
                 r#"{"key":"k","limit":{"rate":"1/6s","start_window":"1ms"}}"#,
@@ -312,7 +308,6 @@ mod tests {
             (&long_id, Code::BadRequest, "request_id: 1 to 128 bytes, this one has 129"),
             (r#"{"key":"k","request_id":"a\nb"}"#, Code::BadRequest, "request_id: no control characters"),
             (&long_worker, Code::BadRequest, "worker: 0 to 64 bytes, this one has 65"),
-            (r#"{"key":"k","limit":"1/s","lead_ms":11000}"#, Code::Never, "11 slots of 1s ahead"),
         ];
         for (body, code, why) in cases {
             let problem = read_plain(body).expect_err(body);

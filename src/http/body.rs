@@ -20,8 +20,8 @@ const DISCARDED_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Why there is no body.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum BodyError {
-    /// Over the bound.
-    TooLarge,
+    /// Over the bound, in bytes.
+    TooLarge(usize),
     /// Not all of it came in time.
     TooSlow,
     /// The connection or its chunks broke.
@@ -32,8 +32,8 @@ impl BodyError {
     /// The answer. The connection ends with it: the rest of the body may still be on its way.
     pub(super) fn response(&self, options: &Options) -> Response {
         let problem = match self {
-            Self::TooLarge => {
-                Problem::new(Code::TooLarge, format!("a body has at most {BODY_BYTES_MAX} bytes, this one has more"))
+            Self::TooLarge(most) => {
+                Problem::new(Code::TooLarge, format!("a body has at most {most} bytes, this one has more"))
             }
             Self::TooSlow => Problem::new(
                 Code::BadRequest,
@@ -47,26 +47,36 @@ impl BodyError {
     }
 }
 
-/// The whole body.
-pub(super) async fn read(parts: &Parts, mut body: Body, options: &Options) -> Result<Bytes, BodyError> {
+/// The whole body, of the size of one request.
+pub(super) async fn read(parts: &Parts, body: Body, options: &Options) -> Result<Bytes, BodyError> {
+    read_up_to(BODY_BYTES_MAX, parts, body, options).await
+}
+
+/// The whole body, of at most `most` bytes.
+pub(super) async fn read_up_to(
+    most: usize,
+    parts: &Parts,
+    mut body: Body,
+    options: &Options,
+) -> Result<Bytes, BodyError> {
     let announced = body.size_hint().lower();
-    let read = if announced > BODY_BYTES_MAX as u64 {
-        Err(BodyError::TooLarge)
+    let read = if announced > most as u64 {
+        Err(BodyError::TooLarge(most))
     } else {
-        timeout(options.body_timeout, collect(&mut body)).await.unwrap_or(Err(BodyError::TooSlow))
+        timeout(options.body_timeout, collect(most, &mut body)).await.unwrap_or(Err(BodyError::TooSlow))
     };
     // A client that asks first is told before it sends anything: not polling the body keeps the "100 Continue" back.
-    if read == Err(BodyError::TooLarge) && !parts.headers.contains_key(EXPECT) {
+    if matches!(read, Err(BodyError::TooLarge(_))) && !parts.headers.contains_key(EXPECT) {
         let _ = timeout(options.body_timeout, discard(&mut body)).await;
     }
     read
 }
 
-async fn collect(body: &mut Body) -> Result<Bytes, BodyError> {
+async fn collect(most: usize, body: &mut Body) -> Result<Bytes, BodyError> {
     let mut all = BytesMut::new();
     while let Some(data) = next(body).await? {
-        if all.len() + data.len() > BODY_BYTES_MAX {
-            return Err(BodyError::TooLarge);
+        if all.len() + data.len() > most {
+            return Err(BodyError::TooLarge(most));
         }
         // Nearly every body comes in one piece and need not be copied.
         if all.is_empty() && body.is_end_stream() {
@@ -122,10 +132,10 @@ mod tests {
             (Body::empty(), Ok(0)),
             (pieces(3, 10), Ok(30)),
             (pieces(64, 1_024), Ok(BODY_BYTES_MAX)),
-            (pieces(64, 1_025), Err(BodyError::TooLarge)),
+            (pieces(64, 1_025), Err(BodyError::TooLarge(BODY_BYTES_MAX))),
             (Body::from(vec![b' '; BODY_BYTES_MAX]), Ok(BODY_BYTES_MAX)),
-            (Body::from(vec![b' '; BODY_BYTES_MAX + 1]), Err(BodyError::TooLarge)),
-            (pieces(10 * 1_024, 1_024), Err(BodyError::TooLarge)),
+            (Body::from(vec![b' '; BODY_BYTES_MAX + 1]), Err(BodyError::TooLarge(BODY_BYTES_MAX))),
+            (pieces(10 * 1_024, 1_024), Err(BodyError::TooLarge(BODY_BYTES_MAX))),
         ] {
             assert_eq!(read(&parts(), body, &options).await.map(|bytes| bytes.len()), expected);
         }

@@ -21,7 +21,7 @@ fn text() -> String {
     let mut text = format!("Quorate {}\n\n", env!("CARGO_PKG_VERSION"));
     for route in Route::ALL {
         // Writing into a string does not fail.
-        let _ = writeln!(text, "{:<5} {:<16} {}", route.method().as_str(), route.path(), route.purpose());
+        let _ = writeln!(text, "{:<6} {:<20} {}", route.method().as_str(), route.path(), route.purpose());
     }
     text.push_str("\nTry: POST /acquire with {\"key\": \"demo\", \"limit\": \"1/6s\"}\n");
     text
@@ -34,7 +34,7 @@ mod tests {
     #[test]
     fn every_route_has_its_line() {
         let text = text();
-        assert!(text.contains("POST  /acquire         ask for a permit\n"), "{text}");
+        assert!(text.contains("POST   /acquire             ask for a permit\n"), "{text}");
         assert!(Route::ALL.iter().all(|route| text.contains(route.path())), "{text}");
     }
 }

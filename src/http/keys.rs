@@ -1,10 +1,10 @@
-//! `GET /keys/{key}`: one key as it stands, linearizable, without consuming anything.
+//! `/keys/{key}`: one key as it stands, linearizable, without consuming anything; and forgetting it.
 
 use super::app::App;
-use super::{answer, ask, limit, respond};
-use crate::api::{Code, KeyResponse, Millis, Problem};
+use super::{acquire, answer, ask, limit, respond};
+use crate::api::{Code, KeyResponse, Millis, Problem, ResetResponse};
 use crate::node::{Failure, Look};
-use crate::state::request_id_hash;
+use crate::state::{Command, Outcome, request_id_hash};
 use axum::extract::State;
 use axum::response::Response;
 use http::Uri;
@@ -60,6 +60,43 @@ pub(super) async fn key(State(app): State<Arc<App>>, uri: Uri) -> Response {
     }
 }
 
+/// Forget a key.
+///
+/// As if it had never been used: what was granted before no longer counts, so the next permit may come at once. Permits that
+/// were granted stay granted. For operators.
+#[utoipa::path(
+    delete,
+    path = "/keys/{key}",
+    tag = "permits",
+    params(("key" = String, Path, description = "The key, percent-encoded")),
+    responses(
+        (status = 200, description = "Forgotten, or there was nothing to forget", body = ResetResponse),
+        (status = 400, description = "`bad_request`", body = Problem, content_type = "application/problem+json"),
+        (status = 413, description = "`too_large`: the key", body = Problem, content_type = "application/problem+json"),
+        (
+            status = 503,
+            description = "`no_quorum`, `no_leader`, `overloaded`, `shutting_down`: not applied",
+            body = Problem,
+            content_type = "application/problem+json"
+        ),
+        (status = 504, description = "`outcome_unknown`", body = Problem, content_type = "application/problem+json")
+    )
+)]
+pub(super) async fn reset(State(app): State<Arc<App>>, uri: Uri) -> Response {
+    let key = match decoded(uri.path()).and_then(|text| ask::key(&text)) {
+        Ok(key) => key,
+        Err(problem) => return respond::problem(&problem),
+    };
+    let decided = timeout(app.options.request_timeout, app.upstream.decide(Command::Reset(key.clone()))).await;
+    match decided.unwrap_or_else(|_| Err(acquire::no_word())) {
+        Ok(verdict) => {
+            let reset = verdict.outcome == Outcome::Reset(true);
+            respond::json(&ResetResponse { reset, key: key.as_str().to_owned() })
+        }
+        Err(failure) => answer::failure(key.as_str(), failure),
+    }
+}
+
 /// The request whose place in line is wanted.
 fn waiter(query: Option<&str>) -> Result<Option<u128>, Box<Problem>> {
     let Some(query) = query.filter(|query| !query.is_empty()) else { return Ok(None) };
@@ -93,7 +130,7 @@ fn decoded(path: &str) -> Result<String, Box<Problem>> {
 }
 
 /// A look changes nothing, so not having seen it is never an unknown outcome.
-fn unseen(failure: Failure) -> Problem {
+pub(super) fn unseen(failure: Failure) -> Problem {
     match failure {
         Failure::Unknown { detail } => Problem::new(Code::NoQuorum, detail),
         refused @ Failure::Refused { .. } => answer::failure_problem(refused),

@@ -2,17 +2,22 @@
 //! written in its shortest form.
 
 use super::ask::{Refused, bad_request, refused};
-use crate::api::{self, Code, Kind, LimitMembers};
+use crate::api::{self, Code, Kind, LimitMembers, Problem};
 use crate::limiter::{
     Bucket, Concurrency, Limit, LimitError, Ramp, Rate, RateError, Spacing, Span, Window, parse_duration,
 };
 use crate::limits::{LEASE_NS_DEFAULT, MAX_RESERVED_DEFAULT, MAX_RESERVED_MAX};
 
+/// What a limit on the wire means, exactly as `POST /acquire` reads it; else the problem it is answered with.
+pub fn limit_of(said: &api::Limit) -> Result<Limit, Box<Problem>> {
+    read("limit", said)
+}
+
 /// Understands a limit that stands at `place` of a request.
 pub(super) fn read(place: &str, said: &api::Limit) -> Result<Limit, Refused> {
     let limit = match said {
         api::Limit::Text(text) => {
-            let rate: Rate = text.parse().map_err(|error| bad_text(place.to_owned(), &error))?;
+            let rate: Rate = text.parse().map_err(|error| bad_text(place, &error))?;
             Spacing::new(rate, Span::ZERO, MAX_RESERVED_DEFAULT).map(Limit::Spacing)
         }
         api::Limit::Members(members) => Reader { place, members }.limit()?,
@@ -25,7 +30,7 @@ fn absurd(place: &str, error: &LimitError) -> Refused {
     refused(code, format!("{place}: {error}"))
 }
 
-fn bad_text(place: String, error: &RateError) -> Refused {
+fn bad_text(place: &str, error: &RateError) -> Refused {
     let syntax = matches!(error, RateError::Syntax { .. } | RateError::TooLong(_));
     refused(if syntax { Code::BadRequest } else { Code::Never }, format!("{place}: {error}"))
 }
@@ -126,7 +131,7 @@ impl Reader<'_> {
     fn rate(&self) -> Result<Rate, Refused> {
         let kind = word(self.members.kind.unwrap_or(Kind::Spacing));
         let text = self.members.rate.as_deref().ok_or_else(|| self.missing("rate", kind))?;
-        text.parse().map_err(|error| bad_text(format!("{}.rate", self.place), &error))
+        text.parse().map_err(|error| bad_text(&format!("{}.rate", self.place), &error))
     }
 
     fn start_window(&self) -> Result<Span, Refused> {
@@ -135,7 +140,7 @@ impl Reader<'_> {
 
     fn duration(&self, member: &str, text: Option<&str>) -> Result<Option<Span>, Refused> {
         let place = || format!("{}.{member}", self.place);
-        text.map(|text| parse_duration(text).map_err(|error| bad_text(place(), &error))).transpose()
+        text.map(|text| parse_duration(text).map_err(|error| bad_text(&place(), &error))).transpose()
     }
 
     fn max_reserved(&self, default: u32) -> Result<u32, Refused> {
@@ -148,8 +153,9 @@ impl Reader<'_> {
 
     fn ramp(&self) -> Result<Option<Ramp>, Refused> {
         let Some(ramp) = &self.members.ramp else { return Ok(None) };
-        let from = ramp.from.parse().map_err(|error| bad_text(format!("{}.ramp.from", self.place), &error))?;
-        let over = parse_duration(&ramp.over).map_err(|error| bad_text(format!("{}.ramp.over", self.place), &error))?;
+        let from = ramp.from.parse().map_err(|error| bad_text(&format!("{}.ramp.from", self.place), &error))?;
+        let over =
+            parse_duration(&ramp.over).map_err(|error| bad_text(&format!("{}.ramp.over", self.place), &error))?;
         Ok(Some(Ramp { from, over }))
     }
 }
@@ -260,7 +266,7 @@ mod tests {
             (r#"{"kind":"window","rate":"10/s","aligned":true,"resolution":"500ms"}"#, "one cell of 1s"),
             (r#"{"kind":"concurrency","rate":"1/s"}"#, "limit.rate: a limit of kind `concurrency` has no rate"),
             (r#"{"kind":"concurrency"}"#, "bad_request: limit.max: missing"),
-            (r#"{"kind":"concurrency","max":100001}"#, "never: limit: max lies between"),
+            (r#"{"kind":"concurrency","max":10001}"#, "never: limit: max lies between"),
             (r#"{"kind":"concurrency","max":1,"lease":"2d"}"#, "never: limit: a lease is"),
             (r#"{"rate":"1/s","ramp":{"from":"x","over":"1s"}}"#, "bad_request: limit.ramp.from: expected"),
             (r#"{"rate":"1/s","ramp":{"from":"2/s","over":"1s"}}"#, "never: limit: a ramp begins slower"),

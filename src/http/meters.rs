@@ -24,7 +24,7 @@ pub(super) struct Meters {
 }
 
 /// The statuses we answer with; any other one is counted as `other`.
-const STATUSES: [u16; 12] = [200, 400, 404, 405, 409, 413, 422, 429, 500, 503, 504, 431];
+const STATUSES: [u16; 13] = [200, 400, 404, 405, 409, 412, 413, 422, 429, 500, 503, 504, 431];
 
 /// How a path outside the contract is counted: its text is the client's and would be a label without bound.
 const OTHER: &str = "other";

@@ -1,5 +1,6 @@
 //! What can be set about the client listener, and the defaults.
 
+use crate::history::History;
 use crate::limits::{BODY_TIMEOUT_MS, CONNECTIONS_DEFAULT, HEADER_TIMEOUT_MS, REQUEST_TIMEOUT_MS};
 use metrics_exporter_prometheus::PrometheusHandle;
 use std::time::Duration;
@@ -25,6 +26,8 @@ pub struct Options {
     pub shutdown_grace: Duration,
     /// What `/metrics` renders; without it there is no such route.
     pub metrics: Option<PrometheusHandle>,
+    /// What this node remembers; without it the routes that show it are `history_unavailable`.
+    pub history: Option<History>,
 }
 
 impl Default for Options {
@@ -38,6 +41,7 @@ impl Default for Options {
             request_timeout: Duration::from_millis(REQUEST_TIMEOUT_MS + 1_000),
             shutdown_grace: Duration::from_millis(REQUEST_TIMEOUT_MS + 2_000),
             metrics: None,
+            history: None,
         }
     }
 }

@@ -21,6 +21,8 @@ const INTEGER_MAX: u128 = 999_999_999_999_999;
 pub(super) fn insert(headers: &mut HeaderMap, name: Option<&str>, limit: &Limit, remaining: u64, reset: Span) {
     let name = name.unwrap_or(limit.kind());
     let (quota, window_secs) = quota(limit);
+    // A spacing limit reserves beyond its window, but no more than the quota comes in any of them.
+    let remaining = u128::from(remaining).min(quota);
     put(headers, POLICY, format!("\"{name}\";q={quota};w={window_secs}"));
     put(headers, STATE, format!("\"{name}\";r={remaining};t={}", reset.secs_up()));
 }
@@ -106,7 +108,7 @@ mod tests {
         insert(&mut headers, Some("github"), &spacing("1/6s", 0, 10), 7, Span::from_millis(12_001));
         assert_eq!(
             (&headers[POLICY], &headers[STATE]),
-            (&HeaderValue::from_static("\"github\";q=1;w=6"), &HeaderValue::from_static("\"github\";r=7;t=13"))
+            (&HeaderValue::from_static("\"github\";q=1;w=6"), &HeaderValue::from_static("\"github\";r=1;t=13"))
         );
     }
 

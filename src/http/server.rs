@@ -8,6 +8,7 @@ use super::options::Options;
 use super::reject::{self, REJECTIONS_MAX};
 use super::route;
 use super::shell;
+use super::socket::Socket;
 use super::upstream::Upstream;
 use crate::limits::HEADER_BYTES_MAX;
 use crate::node::Handle;
@@ -156,10 +157,12 @@ impl Drop for Open {
 }
 
 async fn connection(socket: TcpStream, app: Arc<App>, router: Router, mut stopping: watch::Receiver<bool>, open: Open) {
+    let (socket, hangup) = Socket::new(socket);
     let guarded = Guarded::new(socket, &app.options);
     let phase = guarded.phase();
-    let service = service_fn(move |request| {
+    let service = service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
         let (app, router, phase) = (Arc::clone(&app), router.clone(), phase.clone());
+        request.extensions_mut().insert(hangup.clone());
         phase.busy();
         async move {
             let response = shell::answer(&app, router, request).await;

@@ -7,6 +7,8 @@ use super::options::Options;
 use super::server::run;
 use super::upstream::Upstream;
 use super::upstream::scripted::{Script, granted};
+use crate::history::{self, Applied, Audit, Event, History};
+use crate::limiter::{Key, Time};
 use crate::node::Readiness;
 use futures::FutureExt;
 use futures::future::pending;
@@ -149,7 +151,7 @@ async fn one_connection_serves_many_requests() {
                    "replayed": false})
         );
         assert_eq!(reply.headers["content-type"], "application/json");
-        assert_eq!(reply.headers["ratelimit"], "\"spacing\";r=10;t=6");
+        assert_eq!(reply.headers["ratelimit"], "\"spacing\";r=1;t=6");
         assert_eq!(reply.headers["quorate-leader"], "http://10.0.0.1:7001");
     }
     let form = format!(
@@ -317,7 +319,7 @@ async fn a_client_that_does_not_read_loses_its_place() {
 
 #[tokio::test]
 async fn a_node_that_says_nothing_is_not_waited_for_for_ever() {
-    let script = Script { acquire: Box::new(|_| pending().boxed()), ..Script::default() };
+    let script = Script { decide: Box::new(|_| pending().boxed()), ..Script::default() };
     let server = Server::start(script, Options { request_timeout: SHORT, ..Options::default() }).await;
     let mut client = server.client().await;
     client.post(ACQUIRE).await.is_problem(504, "outcome_unknown");
@@ -327,7 +329,7 @@ async fn a_node_that_says_nothing_is_not_waited_for_for_ever() {
 
 #[tokio::test]
 async fn a_panic_in_a_handler_is_an_answer_and_the_connection_lives_on() {
-    let panicking = Script { acquire: Box::new(|_| async { panic!("on purpose") }.boxed()), ..Script::default() };
+    let panicking = Script { decide: Box::new(|_| async { panic!("on purpose") }.boxed()), ..Script::default() };
     let server = Server::start(panicking, Options::default()).await;
     let mut client = server.client().await;
     client.post(ACQUIRE).await.is_problem(500, "internal");
@@ -338,7 +340,7 @@ async fn a_panic_in_a_handler_is_an_answer_and_the_connection_lives_on() {
 fn gated() -> (Script, Arc<Notify>, Arc<Notify>) {
     let (asked, open) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let (asked_inside, open_inside) = (Arc::clone(&asked), Arc::clone(&open));
-    let acquire = Box::new(move |_| {
+    let decide = Box::new(move |_| {
         let (asked, open) = (Arc::clone(&asked_inside), Arc::clone(&open_inside));
         async move {
             asked.notify_one();
@@ -347,7 +349,7 @@ fn gated() -> (Script, Arc<Notify>, Arc<Notify>) {
         }
         .boxed()
     });
-    (Script { acquire, ..Script::default() }, asked, open)
+    (Script { decide, ..Script::default() }, asked, open)
 }
 
 #[tokio::test]
@@ -384,4 +386,100 @@ async fn shutting_down_does_not_wait_for_ever() {
     server.stop();
     working.closed().await;
     server.ended().await;
+}
+
+/// A history with something in it, and its directory.
+async fn remembered() -> (History, tempfile::TempDir) {
+    let data = tempfile::tempdir().unwrap();
+    let history = History::start(history::Settings {
+        dir: data.path().join("history"),
+        bytes_max: 64 << 20,
+        age_max: Duration::from_secs(86_400),
+        open_within: FOREVER,
+    });
+    let key = Key::new("a/b").unwrap();
+    let (policy, worker) = (Some("api".into()), Some("w-1".into()));
+    let slot = Time(6_000_000_000);
+    let granted = Event::Granted { key: key.clone(), policy, permit: 7, slot, cost: 2, worker };
+    let denied = Event::Denied { key: key.clone(), policy: None, cost: 1, reason: "not_free_now", worker: None };
+    history.feed(Applied { index: 1, at: Time(1_500_000), events: vec![granted, denied, Event::Reset { key }] });
+    history.note(Audit::Leader { node: 2, term: 3 });
+    let (reader, counted) = (history.clone(), async || {
+        let history = history.clone();
+        let usage = tokio::task::spawn_blocking(move || history.usage(None, 1)).await.unwrap();
+        usage.is_ok_and(|usage| usage.total.granted == 1)
+    });
+    let written = async { while !counted().await {} };
+    timeout(FOREVER, written).await.expect("it is written");
+    (reader, data)
+}
+
+#[tokio::test]
+async fn what_a_node_remembers_is_shown() {
+    let (history, _data) = remembered().await;
+    let options = Options { history: Some(history.clone()), ..Options::default() };
+    let server = Server::start(Script::default(), options).await;
+    let mut client = server.client().await;
+    let mut found = client.get("/keys/a%2Fb/history").await.json();
+    let recorded = found["permits"][0]["recorded"].take();
+    assert!(recorded.as_str().is_some_and(|text| text.len() == 24 && text.ends_with('Z')), "{recorded}");
+    found["denied"][0]["recorded"].take();
+    assert_eq!(
+        found,
+        json!({"key": "a/b", "until_ms": 1.5,
+               "permits": [{"permit": 7, "slot_ms": 6000, "at_ms": 1.5, "cost": 2, "worker": "w-1", "policy": "api",
+                            "outcome": "granted", "recorded": null}],
+               "denied": [{"at_ms": 1.5, "cost": 1, "reason": "not_free_now", "recorded": null}],
+               "seconds": [{"at_ms": 0, "granted": 1, "cost": 2, "denied": 1}],
+               "minutes": [{"at_ms": 0, "granted": 1, "cost": 2, "denied": 1}]})
+    );
+    let usage = client.get("/history").await.json();
+    assert_eq!(usage["total"], json!({"granted": 1, "cost": 2, "denied": 1}));
+    assert_eq!(usage["keys"], json!([{"key": "a/b", "granted": 1, "cost": 2, "denied": 1}]));
+    assert_eq!(usage["policies"], json!([{"policy": "api", "granted": 1, "cost": 2, "denied": 0}]));
+    assert_eq!(client.get("/history?policy=none&top=1").await.json()["total"]["granted"], 0);
+    let audit = client.get("/audit?limit=2").await.json();
+    let kinds: Vec<_> = audit["events"].as_array().unwrap().iter().map(|event| event["kind"].as_str()).collect();
+    assert_eq!(kinds, [Some("leader"), Some("key_reset")]);
+    assert_eq!((&audit["events"][1]["key"], &audit["events"][1]["index"]), (&json!("a/b"), &json!(1)));
+    let unheard = client.get("/keys/unheard/history?seconds=0&minutes=0&limit=1000").await;
+    assert_eq!((unheard.status, &unheard.json()["permits"]), (200, &json!([])));
+
+    tokio::task::spawn_blocking(move || history.close(FOREVER)).await.unwrap();
+    let closed = client.get("/audit").await;
+    closed.is_problem(503, "history_unavailable");
+    assert_eq!(closed.headers["retry-after"], "1");
+}
+
+#[tokio::test]
+async fn questions_about_the_past_have_bounds() {
+    let (history, _data) = remembered().await;
+    let server = Server::start(Script::default(), Options { history: Some(history), ..Options::default() }).await;
+    let mut client = server.client().await;
+    for (path, detail) in [
+        ("/keys/k/history?limit=0", "limit: has to be a whole number between 1 and 1000, this is \"0\""),
+        ("/keys/k/history?seconds=3601", "seconds: has to be a whole number between 0 and 3600, this is \"3601\""),
+        ("/keys/k/history?minutes=x", "minutes: has to be a whole number between 0 and 10080, this is \"x\""),
+        ("/keys/k/history?lmit=1", "unknown parameter \"lmit\", only limit, seconds, minutes"),
+        ("/keys/100%/history", "key: a percent sign is not followed by two hexadecimal digits"),
+        ("/history?top=1001", "top: has to be a whole number between 1 and 1000, this is \"1001\""),
+        ("/audit?limit=1&limit=2", "limit: given more than once"),
+    ] {
+        let reply = client.get(path).await;
+        reply.is_problem(400, "bad_request");
+        assert_eq!(reply.json()["detail"], detail, "{path}");
+    }
+    client.get(&format!("/keys/{}/history", "x".repeat(257))).await.is_problem(413, "too_large");
+    client.get("/keys//history").await.is_problem(400, "bad_request");
+    client.get("/keys/a/b/history").await.is_problem(404, "not_found");
+    client.request("POST", "/keys/k/history", "").await.is_problem(405, "method_not_allowed");
+}
+
+#[tokio::test]
+async fn a_node_without_a_history_says_so() {
+    let server = Server::start(Script::default(), Options::default()).await;
+    let mut client = server.client().await;
+    for path in ["/keys/k/history", "/history", "/audit"] {
+        client.get(path).await.is_problem(503, "history_unavailable");
+    }
 }

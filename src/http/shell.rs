@@ -20,7 +20,7 @@ use tower::Service;
 
 /// Answers one request.
 pub(super) async fn answer(app: &App, mut router: Router, request: Request<Incoming>) -> Response {
-    let route = Route::of(request.uri().path());
+    let route = Route::of(request.method(), request.uri().path());
     surround(app, route, router.call(request.map(Body::new))).await
 }
 

@@ -27,8 +27,8 @@ impl Cells {
         self.counts.is_empty()
     }
 
-    /// What counts at `at`, rounded up. Of a sliding window all that lies ahead counts as well: it will be in a window with
-    /// whatever is granted now.
+    /// What counts at `at`, rounded up. Of a sliding window what lies less than a period ahead counts as well: it will be in a
+    /// window with whatever is granted now.
     pub(super) fn counted(&self, window: &Window, at: Time) -> u64 {
         let current = index(window, at);
         if window.is_aligned() {
@@ -41,8 +41,9 @@ impl Cells {
 
     /// The earliest instant from `from` on at which `cost` more fits.
     pub(super) fn earliest(&self, window: &Window, from: Time, cost: u64) -> Time {
-        let mut current = self.first_fitting(window, index(window, from), cost);
+        let mut current = index(window, from);
         loop {
+            current = self.first_fitting(window, current, cost);
             let begin = Time(current.saturating_mul(window.resolution().0)).max(from);
             let end = end(window, current);
             let (whole, oldest) =
@@ -72,13 +73,26 @@ impl Cells {
             let full = self.counts[at..].iter().zip(current..);
             return current + full.take_while(|(cell, index)| cell.index == *index && cell.count > room).count() as u64;
         }
-        // All that counts in full, and all ahead, has to leave room: the newest cells that do, and the one before them has left.
-        let mut whole: u64 = 0;
-        let too_much = self.counts.iter().rev().find(|cell| {
-            whole = whole.saturating_add(cell.count);
-            whole > room
-        });
-        too_much.map_or(current, |cell| current.max(cell.index.saturating_add(window.cells())))
+        let (mut current, span) = (current, window.cells());
+        let (mut first, mut after) = self.reach(window, current);
+        let mut whole = sum(&self.counts[first..after]);
+        while whole > room {
+            // Nothing gets better before the first of them has left; others come in on the way.
+            current = self.counts[first].index.saturating_add(span);
+            let (next_first, next_after) = self.reach(window, current);
+            whole -= sum(&self.counts[first..next_first.min(after)]);
+            whole = whole.saturating_add(sum(&self.counts[after.max(next_first)..next_after]));
+            (first, after) = (next_first, next_after);
+        }
+        current
+    }
+
+    /// Which cells are in one window with an instant of cell `current`, whether they lie before it or after it.
+    fn reach(&self, window: &Window, current: u64) -> (usize, usize) {
+        let span = window.cells();
+        let first = self.counts.partition_point(|cell| cell.index.saturating_add(span) <= current);
+        let after = self.counts.partition_point(|cell| cell.index < current.saturating_add(span));
+        (first, after)
     }
 
     /// Counts `cost` at `slot` and says where.
@@ -116,6 +130,13 @@ impl Cells {
         self.counts.last().map_or(Time::ZERO, end)
     }
 
+    /// What still counts in part or in full, whatever the window.
+    pub(super) fn owed(&self, now: Time) -> u64 {
+        let counts =
+            |cell: &&Cell| Time(cell.index.saturating_add(1).saturating_mul(self.width.0)).after(self.lasts) > now;
+        self.counts.iter().filter(counts).fold(0, |sum: u64, cell| sum.saturating_add(cell.count))
+    }
+
     /// Counts in the cells of another window. Nothing in here lies after `now`. What was in a cell is put where the cell ended,
     /// or at `now` if it has not: it may only count longer.
     pub(super) fn recount(&mut self, window: &Window, now: Time) {
@@ -132,12 +153,9 @@ impl Cells {
 
     /// What is in the cells that count in full at an instant of cell `current`, and what is in the oldest one.
     fn around(&self, window: &Window, current: u64) -> (u64, u64) {
-        // Counted from one more, so that the first cells of time have an oldest cell that nothing is in.
-        let oldest = (current + 1).checked_sub(window.cells() + 1);
-        let first = oldest.map_or(0, |oldest| oldest + 1);
-        let at = self.counts.partition_point(|cell| cell.index < first);
-        let whole = self.counts[at..].iter().fold(0, |sum: u64, cell| sum.saturating_add(cell.count));
-        (whole, oldest.map_or(0, |oldest| self.count(oldest)))
+        let (first, after) = self.reach(window, current);
+        let oldest = current.checked_sub(window.cells());
+        (sum(&self.counts[first..after]), oldest.map_or(0, |oldest| self.count(oldest)))
     }
 
     fn count(&self, index: u64) -> u64 {
@@ -155,6 +173,10 @@ const fn end(window: &Window, index: u64) -> Time {
 
 const fn lasts(window: &Window) -> Span {
     if window.is_aligned() { Span::ZERO } else { window.rate().per() }
+}
+
+fn sum(cells: &[Cell]) -> u64 {
+    cells.iter().fold(0, |sum: u64, cell| sum.saturating_add(cell.count))
 }
 
 /// `count * covered / width`, rounded up.
@@ -215,6 +237,19 @@ mod tests {
         assert_eq!(cells.counts, [Cell { index: 4, count: 4 }]);
         cells.forget_past(&finer, Time(15 * SEC));
         assert!(cells.is_empty());
+    }
+
+    /// Permits of a limit that has room are not refused because others were pushed far ahead.
+    #[test]
+    fn what_lies_far_ahead_is_no_hindrance_now() {
+        let mut cells = Cells::default();
+        for ahead in 2..100 {
+            cells.add(&sliding(), Time(ahead * 10 * SEC), 9);
+        }
+        assert_eq!(cells.earliest(&sliding(), Time(SEC), 10), Time(SEC));
+        assert_eq!(cells.counted(&sliding(), Time(SEC)), 0);
+        assert_eq!(cells.earliest(&sliding(), Time(14 * SEC), 1), Time(14 * SEC), "nine and one");
+        assert_eq!(cells.earliest(&sliding(), Time(16 * SEC), 2), Time(1_000_555_555_556), "after all of them");
     }
 
     /// P7: a hostile client reserves far ahead, and nobody else waits for that. Looking at every cell took minutes here.

@@ -6,11 +6,12 @@
 //!
 //! Invariants
 //! - Holes are in order, do not touch each other, and end before `next`.
-//! - At most [`HOLES_MAX`] of them: past it the earliest one, which is the next to be of no use, is forgotten.
+//! - A request looks at the next [`HOLES_TRIED_MAX`] of them, so that many small ones cost it little.
+//! - At most [`HOLES_MAX`] of them: past it the shortest one, which fits least, is forgotten.
 
 use super::pace::Pace;
 use super::time::{Span, Time};
-use crate::limits::HOLES_MAX;
+use crate::limits::{HOLES_MAX, HOLES_TRIED_MAX};
 use serde::{Deserialize, Serialize};
 
 /// A part of the axis, its end not included.
@@ -44,9 +45,13 @@ pub(super) fn place(
         let to = free.max(slot).after(pace.extent(cost, began, slot));
         Place { slot, region: Region { from: free, to }, hole }
     };
+    // What ends before the slot could begin fits nothing.
+    let first = holes.partition_point(|hole| hole.to <= from);
     let fitting = holes
         .iter()
         .enumerate()
+        .skip(first)
+        .take(HOLES_TRIED_MAX)
         .find_map(|(index, hole)| Some(fit(hole.from, Some(index))).filter(|place| place.region.to <= hole.to));
     fitting.unwrap_or_else(|| fit(next, None))
 }
@@ -127,8 +132,12 @@ pub(super) fn room_now(next: Time, holes: &[Region], pace: &Pace, now: Time, beg
 }
 
 fn bound(holes: &mut Vec<Region>) {
-    if holes.len() > HOLES_MAX {
-        holes.drain(..holes.len() - HOLES_MAX);
+    while holes.len() > HOLES_MAX {
+        let length = |hole: &Region| hole.to.since(hole.from);
+        // Of several the last: the first ones are needed soonest.
+        let shortest = holes.iter().enumerate().rev().min_by_key(|(_, hole)| length(hole)).map(|(index, _)| index);
+        let Some(shortest) = shortest else { return };
+        holes.remove(shortest);
     }
 }
 
@@ -194,8 +203,11 @@ mod tests {
         for index in 0..2 * HOLES_MAX as u64 {
             give_back(&mut next, &mut holes, region(10 * index, 10 * index + 1));
         }
-        assert_eq!((holes.len(), holes[0].from), (HOLES_MAX, Time(10 * HOLES_MAX as u64)), "the earliest ones go");
-        forget_past(&mut holes, Time(10 * (2 * HOLES_MAX as u64 - 1)));
+        assert_eq!((holes.len(), holes[0].from), (HOLES_MAX, Time(0)), "the first ones stay");
+        give_back(&mut next, &mut holes, region(10 * HOLES_MAX as u64, 10 * HOLES_MAX as u64 + 5));
+        assert_eq!(holes.len(), HOLES_MAX);
+        assert_eq!(holes[HOLES_MAX - 1].from, Time(10 * HOLES_MAX as u64), "a longer one takes a shorter one's place");
+        forget_past(&mut holes, Time(10 * HOLES_MAX as u64));
         assert_eq!(holes.len(), 1);
     }
 }

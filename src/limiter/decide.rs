@@ -22,7 +22,7 @@ pub struct Part<'a> {
 
 /// Rounds of looking for a common slot. Every round passes a hole or a full cell of some limit; whoever has more of them than
 /// this gets a slot after everything that is taken.
-const ROUNDS_MAX: usize = 256;
+const ROUNDS_MAX: usize = 32;
 
 /// Decides one request. Pure: entering the permits is the caller's.
 pub fn decide(parts: &[Part<'_>], now: Time, terms: &Terms) -> Decision {
@@ -59,6 +59,15 @@ pub fn decide(parts: &[Part<'_>], now: Time, terms: &Terms) -> Decision {
         if let Some(by) = parts.iter().position(crowded) {
             let retry_after = parts[by].register.ahead_freed_after(now);
             return Decision::Denied { by, denial: Denial { reason: Reason::ReservationsFull, retry_after } };
+        }
+        // Whatever was found has to be a slot of every limit: one that is not would break the register it is entered into.
+        let fits = |part: &Part<'_>| part.register.earliest(part.limit, now, slot, part.cost) == Ok(slot);
+        if let Some(by) = parts.iter().position(|part| !fits(part)) {
+            debug_assert!(false, "no common slot at {slot}");
+            return Decision::Denied {
+                by,
+                denial: Denial { reason: Reason::ReservationsFull, retry_after: slot.since(now) },
+            };
         }
         let wait = slot.since(now);
         let denied = |reason, retry_after| Decision::Denied { by: last, denial: Denial { reason, retry_after } };

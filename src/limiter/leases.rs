@@ -4,6 +4,7 @@
 
 use super::time::{Span, Time};
 use serde::{Deserialize, Serialize};
+use std::collections::BinaryHeap;
 
 /// All leases that may still run.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -32,19 +33,22 @@ impl Leases {
 
     /// How long until no more than `most` is in flight, if nothing is released or renewed.
     pub(super) fn until_at_most(&self, most: u64, now: Time) -> Span {
-        let mut running: Vec<_> = self.0.iter().filter(|lease| lease.ends > now).map(|l| (l.ends, l.cost)).collect();
-        running.sort_unstable();
-        let mut left: u64 = running.iter().map(|(_, cost)| cost).sum();
-        for (ends, cost) in running {
-            if left <= most {
-                break;
+        let too_many = self.in_flight(now).saturating_sub(most);
+        // The earliest ends that free enough together, the last of them on top: few, where one more is asked for.
+        let (mut first, mut freed) = (BinaryHeap::new(), 0);
+        for lease in self.0.iter().filter(|lease| lease.ends > now) {
+            let last = first.peek().map(|(ends, _)| *ends);
+            if freed >= too_many && last.is_none_or(|last| lease.ends >= last) {
+                continue;
             }
-            left -= cost;
-            if left <= most {
-                return ends.since(now);
+            first.push((lease.ends, lease.cost));
+            freed += lease.cost;
+            while let Some((_, cost)) = first.peek().filter(|(_, cost)| freed - cost >= too_many) {
+                freed -= cost;
+                first.pop();
             }
         }
-        Span::ZERO
+        first.peek().map_or(Span::ZERO, |(ends, _)| ends.since(now))
     }
 
     /// Adds the lease of the newest permit.

@@ -11,6 +11,7 @@ use super::time::{Span, Time};
 use super::window::Window;
 use crate::limits::COST_MAX;
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use thiserror::Error;
 
 /// What a key is limited to.
@@ -46,6 +47,20 @@ impl LimitError {
     /// Whether the text could not be read at all, as opposed to read and refused.
     pub const fn is_syntax(&self) -> bool {
         matches!(self, Self::Text { error: RateError::Syntax { .. } | RateError::TooLong(_), .. })
+    }
+}
+
+/// For logs and people: `bucket 100/s burst 50`.
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.kind())?;
+        match self {
+            Self::Spacing(spacing) => write!(f, " {}", spacing.rate()),
+            Self::Bucket(bucket) => write!(f, " {} burst {}", bucket.rate(), bucket.burst()),
+            Self::Window(window) if window.is_aligned() => write!(f, " {} aligned", window.rate()),
+            Self::Window(window) => write!(f, " {} by {}", window.rate(), window.resolution()),
+            Self::Concurrency(concurrency) => write!(f, " {} for {}", concurrency.max(), concurrency.lease()),
+        }
     }
 }
 
@@ -101,6 +116,14 @@ impl Limit {
             Self::Spacing(spacing) => Some(spacing.pace()),
             Self::Bucket(bucket) => Some(bucket.pace()),
             Self::Window(_) | Self::Concurrency(_) => None,
+        }
+    }
+
+    /// Whether a register under this limit is the same one under `other`.
+    pub fn reads_like(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Spacing(this), Self::Spacing(other)) => this.ramp() == other.ramp(),
+            _ => self == other,
         }
     }
 

@@ -9,7 +9,9 @@ use std::fmt;
 use std::str::FromStr;
 use thiserror::Error;
 
-const UNITS: [(&str, u64); 5] = [
+const UNITS: [(&str, u64); 6] = [
+    // Not for people: a tenth of a millisecond is the shortest cell that a window gets by default.
+    ("us", 1_000),
     ("ms", 1_000_000),
     ("s", 1_000_000_000),
     ("m", 60_000_000_000),
@@ -217,6 +219,7 @@ mod tests {
             ("100/1m", Span::from_millis(600)),
             ("1/h", Span::from_secs(3_600)),
             ("1/366d", Span(INTERVAL_NS_MAX)),
+            ("1/100us", Span(100_000)),
             ("3/s", Span(333_333_334)),
         ] {
             assert_eq!(text.parse::<Rate>().unwrap().interval(), interval, "{text}");

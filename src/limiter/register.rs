@@ -33,6 +33,8 @@ struct Details {
     leases: Leases,
     /// When a ramp began: the slot of its first permit.
     began: Option<Time>,
+    /// What a permit took on the axis before the key came under a limit on what is in flight.
+    before_leases: Option<Span>,
 }
 
 /// A permit to be entered into a register.
@@ -231,7 +233,8 @@ impl Register {
     ///   `next` never moves back.
     /// - Counts of a window are put into the cells of the new one so that they may only count longer; permits ahead where they
     ///   lie.
-    /// - Leases run on. A ramp begins anew unless it is the same one.
+    /// - Leases run on, and a time under a limit on what is in flight forgets nothing of what was owed before. A ramp begins anew
+    ///   unless it is the same one.
     #[must_use]
     pub fn adopt(&self, old: &Limit, new: &Limit, now: Time) -> Self {
         let mut adopted = self.clone();
@@ -241,22 +244,24 @@ impl Register {
         if old_pace.and_then(|pace| pace.ramp) != new_pace.and_then(|pace| pace.ramp) {
             details.began = None;
         }
+        // Leases owe nothing to any rate: what was owed before them is.
+        let unit = old_pace.map(|pace| pace.unit()).or(details.before_leases.take());
         match (old, new) {
-            (Limit::Spacing(_), Limit::Spacing(_)) | (_, Limit::Concurrency(_)) => {}
+            (Limit::Spacing(_), Limit::Spacing(_)) => {}
+            (_, Limit::Concurrency(_)) => details.before_leases = unit,
             (_, Limit::Window(window)) => {
                 details.recount(window, now);
-                if let Some(pace) = old_pace {
-                    details.count_owed(window, &pace, adopted.next, now);
+                if let Some(unit) = unit {
+                    details.count_owed(window, unit, adopted.next, now);
                 }
             }
             (_, Limit::Spacing(_) | Limit::Bucket(_)) => {
+                let on_the_axis = unit.map_or(0, |unit| adopted.next.since(now).0.div_ceil(unit.0));
                 let owed = match old {
                     Limit::Window(window) => details.cells.counted(window, now),
-                    _ => old_pace.map_or(0, |pace| adopted.next.since(now).0.div_ceil(pace.unit().0)),
+                    _ => on_the_axis.max(details.cells.owed(now)),
                 };
-                if matches!(old, Limit::Window(_)) {
-                    details.cells = Cells::default();
-                }
+                details.cells = Cells::default();
                 if let Some(pace) = new_pace {
                     let most = owed.min(pace.burst.unwrap_or(1));
                     adopted.next = adopted.next.max(now.after(Span(pace.unit().0.saturating_mul(most))));
@@ -321,7 +326,8 @@ impl Register {
             && details.book.is_empty()
             && details.cells.is_empty()
             && details.leases.is_empty()
-            && details.began.is_none();
+            && details.began.is_none()
+            && details.before_leases.is_none();
         self.details = (!empty).then_some(details);
     }
 
@@ -376,11 +382,11 @@ impl Details {
     }
 
     /// Counts what is owed on the axis in the cells of a window: permits ahead at their slots, the rest now.
-    fn count_owed(&mut self, window: &Window, pace: &Pace, next: Time, now: Time) {
-        let mut owed = next.since(now).0.div_ceil(pace.unit().0).min(window.count());
+    fn count_owed(&mut self, window: &Window, unit: Span, next: Time, now: Time) {
+        let mut owed = next.since(now).0.div_ceil(unit.0).min(window.count());
         for booking in self.book.iter_mut() {
             if let Held::Region(region) = booking.held {
-                let cost = region.to.since(region.from.max(booking.slot)).0.div_ceil(pace.unit().0).max(1);
+                let cost = region.to.since(region.from.max(booking.slot)).0.div_ceil(unit.0).max(1);
                 let index = self.cells.add(window, booking.slot, cost);
                 booking.held = Held::Cell { index, cost };
                 owed = owed.saturating_sub(cost);
@@ -579,15 +585,34 @@ mod tests {
         assert_eq!(ask(&mut adopted, &aligned, at(7), (2, 4), &Terms::default()), Ok(at(7)));
     }
 
+    /// "Nothing is granted twice": not by way of a limit on what is in flight either.
+    #[test]
+    fn a_time_under_leases_forgets_nothing() {
+        let leases = Limit::Concurrency(crate::limiter::Concurrency::new(5, Span::from_secs(1)).unwrap());
+        let window = Limit::Window(Window::sliding("5/1h".parse().unwrap(), None).unwrap());
+        let bucket = Limit::Bucket(Bucket::new("5/1h".parse().unwrap(), 5, Span::ZERO, 0).unwrap());
+        for (used, after) in [(window, bucket), (bucket, window), (window, window), (bucket, bucket)] {
+            let mut register = Register::default();
+            for permit in 1..=5 {
+                ask(&mut register, &used, at(10), (permit, 1), &Terms::default()).unwrap();
+            }
+            let mut between = register.adopt(&used, &leases, at(20));
+            ask(&mut between, &leases, at(20), (6, 1), &Terms::default()).unwrap();
+            let mut back = between.adopt(&leases, &after, at(30));
+            assert!(ask(&mut back, &after, at(30), (7, 1), &Terms::default()).is_err(), "{used} to {after}");
+        }
+    }
+
     fn ramped(rate: &str, burst: Option<u64>, max_reserved: u32, (from, over_secs): (&str, u64)) -> Limit {
         let rate = rate.parse().unwrap();
         let ramp = Ramp { from: from.parse().unwrap(), over: Span::from_secs(over_secs) };
         if let Some(burst) = burst {
             let bucket = Bucket::new(rate, burst, Span::ZERO, max_reserved).unwrap();
-            return Limit::Bucket(bucket.with_ramp(ramp).unwrap());
+            Limit::Bucket(bucket.with_ramp(ramp).unwrap())
+        } else {
+            let spacing = Spacing::new(rate, Span::ZERO, max_reserved).unwrap();
+            Limit::Spacing(spacing.with_ramp(ramp).unwrap())
         }
-        let spacing = Spacing::new(rate, Span::ZERO, max_reserved).unwrap();
-        Limit::Spacing(spacing.with_ramp(ramp).unwrap())
     }
 
     fn leading(seconds: u64) -> Terms {

@@ -4,7 +4,8 @@
 //! in full, the one before those by the part of it that `(t - T, t]` still covers, rounded **up**. So against an exact log of
 //! timestamps
 //! - never more than `N` in any `T - resolution`, and in any `T` never more than `N` plus what the oldest cell held;
-//! - a request is refused only if the last `T + resolution` held more than `N` with it.
+//! - a request is refused only if the last `T + resolution` held more than `N` with it, together with what is reserved less
+//!   than `T` ahead.
 //!
 //! If requests come evenly within a cell, the count is exact.
 //!

@@ -30,18 +30,29 @@ impl Shared {
         }
     }
 
-    async fn decide_here(&self, command: Command, queued_until: Deadline, deadline: Deadline) -> Reply {
+    async fn decide_here(&self, mut command: Command, queued_until: Deadline, deadline: Deadline) -> Reply {
+        // Those who stand in line came first: what is free is theirs. Only a retry of what was granted before passes them.
+        let behind = match &mut command {
+            Command::Acquire(acquire) if self.waitroom.is_blocked(&acquire.first.key) && acquire.more.is_empty() => {
+                acquire.replay_only = true;
+                Some(acquire.first.key.clone())
+            }
+            _ => None,
+        };
         let frees = Frees::of(&command);
         let Some(waiting) = self.proposer.submit(command) else { return Reply::Overloaded };
         let decided = waiting.until(queued_until, deadline).await;
         if let Decided::Verdict(verdict) = &decided {
             self.stir(&frees, &verdict.outcome);
         }
-        match decided {
-            Decided::Verdict(verdict) => Reply::Decided(verdict),
-            Decided::NotLeading => Reply::NotLeading,
-            Decided::NoQuorum => Reply::NoQuorum,
-            Decided::Unknown(why) => Reply::Unknown(why),
+        match (decided, behind) {
+            (Decided::Verdict(verdict), Some(key)) if verdict.outcome == Outcome::Skipped => {
+                Reply::Decided(self.waitroom.refusal_of(&key))
+            }
+            (Decided::Verdict(verdict), _) => Reply::Decided(verdict),
+            (Decided::NotLeading, _) => Reply::NotLeading,
+            (Decided::NoQuorum, _) => Reply::NoQuorum,
+            (Decided::Unknown(why), _) => Reply::Unknown(why),
         }
     }
 
@@ -49,8 +60,8 @@ impl Shared {
     fn stir(&self, frees: &Frees, outcome: &Outcome) {
         match (frees, outcome) {
             (Frees::Key(key), Outcome::Released(true) | Outcome::Reset(true)) => self.waitroom.stir(key),
-            (Frees::Keys(keys), Outcome::Withdrawn(1..)) => {
-                for key in keys {
+            (Frees::Keys(keys), Outcome::Withdrawn(permits)) => {
+                for (key, _) in keys.iter().zip(permits).filter(|(_, permit)| permit.is_some()) {
                     self.waitroom.stir(key);
                 }
             }

@@ -10,7 +10,6 @@ use super::search::{Attempt, Search, Task};
 use super::verdict::{Failure, Refusal, Verdict};
 use crate::clock::{Deadline, Stopwatch};
 use crate::limiter::Span;
-use crate::limits::LEADER_WAIT_MS;
 use crate::metric_names;
 use crate::state::{Acquire, Outcome, Withdraw};
 use std::time::Duration;
@@ -18,6 +17,8 @@ use tokio::time::sleep;
 
 /// One question to the leader lasts no longer than this; then it is asked again under the same id.
 const ASKED_MAX: Duration = Duration::from_secs(3_600);
+/// Whoever was with a leader for longer than this stood in its line.
+const IN_LINE_FOR: Duration = Duration::from_millis(100);
 /// How long to try to give back what nobody waits for any more. Past it the slot is wasted, which is the safe side.
 const LEAVE_WITHIN: Duration = Duration::from_secs(30);
 /// A pause between two attempts to do so.
@@ -36,7 +37,7 @@ impl Held<'_> {
         let mut draining = handle.shared.draining.subscribe();
         let until = acquire.terms.max_wait.map(|wait| Deadline::after(Duration::from_nanos(wait.0)));
         let work = async {
-            let mut verdict = in_line(handle, &acquire, until).await?;
+            let (mut verdict, doubt) = in_line(handle, &acquire, until).await?;
             if let Outcome::Granted(grant) = &verdict.outcome {
                 let wait = verdict.wait(grant);
                 metrics::gauge!(metric_names::HELD).increment(1.0);
@@ -46,8 +47,9 @@ impl Held<'_> {
                 // The slot has come; and if that took much longer, its start window may have closed.
                 let waited = Span(u64::try_from(watch.elapsed().as_nanos()).unwrap_or(u64::MAX)).max(wait);
                 verdict.at = verdict.at.after(waited);
+                return Ok((verdict, None));
             }
-            Ok(verdict)
+            Ok((verdict, doubt))
         };
         let told_to_go = async { draining.wait_for(|draining| *draining).await.is_ok() };
         let done = tokio::select! {
@@ -57,7 +59,12 @@ impl Held<'_> {
         match done {
             // Without an answer nobody holds anything: what may have been granted goes back.
             Some(Err(failure)) => Err(failure),
-            Some(Ok(verdict)) => {
+            // Refused, but an earlier attempt was lost on the way: once that is withdrawn, nothing was consumed for certain.
+            Some(Ok((verdict, Some(detail)))) => match leaving.now().await {
+                Ok(()) => Ok(verdict),
+                Err(_) => Err(Failure::Unknown { detail }),
+            },
+            Some(Ok((verdict, None))) => {
                 leaving.stay();
                 Ok(verdict)
             }
@@ -66,8 +73,12 @@ impl Held<'_> {
     }
 }
 
-/// Waits until the leader has decided.
-async fn in_line(handle: &Handle, acquire: &Acquire, until: Option<Deadline>) -> Result<Verdict, Failure> {
+/// Waits until the leader has decided. Comes with what is not known of an earlier attempt, if there is such a thing.
+async fn in_line(
+    handle: &Handle,
+    acquire: &Acquire,
+    until: Option<Deadline>,
+) -> Result<(Verdict, Option<String>), Failure> {
     let mut doubt = None;
     let mut search = Search::new(&handle.shared);
     loop {
@@ -77,23 +88,23 @@ async fn in_line(handle: &Handle, acquire: &Acquire, until: Option<Deadline>) ->
         });
         match search.attempt(&Task::Wait(acquire, until), deadline).await {
             Attempt::Done(Reply::Decided(verdict)) => {
-                let granted = matches!(verdict.outcome, Outcome::Granted(_));
-                return match doubt {
-                    Some(detail) if !granted => Err(Failure::Unknown { detail }),
-                    _ => Ok(verdict),
-                };
+                return Ok((verdict, doubt));
             }
             Attempt::Done(_) => doubt = Some("the leader answered another question".to_owned()),
             Attempt::Unknown(detail) => {
                 doubt = Some(detail.clone());
                 search.failed(Refusal::NoLeader, detail);
+                // There was a leader, and it had the request: the search for the next one begins now.
+                search.renew();
             }
             Attempt::GiveUp(refusal, detail) => search.give_up(refusal, detail),
-            Attempt::Again(refusal, detail) => search.failed(refusal, detail),
-        }
-        // A leader that had it in line for a while was a leader: the search for the next one begins now.
-        if asked.elapsed() > Duration::from_millis(LEADER_WAIT_MS) {
-            search.renew();
+            Attempt::Again(refusal, detail) => {
+                // The same for one that had it in line for a while and sent it away because it does not lead any more.
+                if refusal == Refusal::NoLeader && asked.elapsed() > IN_LINE_FOR {
+                    search.renew();
+                }
+                search.failed(refusal, detail);
+            }
         }
         if let Err(failure) = search.again(deadline).await {
             return Err(doubt.map_or(failure, |detail| Failure::Unknown { detail }));
@@ -130,7 +141,7 @@ impl Leaving {
         if leave(&self.handle, &withdraw, self.handle.shared.request_timeout).await {
             return Ok(());
         }
-        Err(Failure::Unknown { detail: "this node is going down and could not give back what was reserved".to_owned() })
+        Err(Failure::Unknown { detail: "what was reserved could not be given back in time".to_owned() })
     }
 }
 

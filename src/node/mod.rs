@@ -22,7 +22,7 @@ mod verdict;
 mod views;
 mod waitroom;
 
-pub use crate::raft::StartError;
+pub use crate::raft::{Observer, StartError};
 pub use handle::Handle;
 pub use options::Options;
 pub use running::{Node, start, start_with};

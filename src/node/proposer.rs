@@ -20,6 +20,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
 /// An idle leader writes its time this often, so that a cold restart loses little of it.
 const TICK: Duration = Duration::from_secs(2);
+/// A leader whose state has more to forget than one entry takes along writes the next one this soon.
+const TICK_BUSY: Duration = Duration::from_millis(50);
 /// When no entry has come back for this long, no majority answers.
 const STALLED: Duration = Duration::from_millis(LEADER_WAIT_MS);
 
@@ -127,7 +129,7 @@ impl Shared {
             let batch = self.take(&mut gathered);
             // Leadership may have changed while this waited: the stamp is made under what holds now.
             self.follow(&mut status);
-            next_tick = Deadline::after(TICK);
+            next_tick = Deadline::after(if self.consensus.has_backlog() { TICK_BUSY } else { TICK });
             match self.stamp() {
                 Some((tenure, stamp)) => self.propose(tenure, stamp, batch, place).await,
                 None => self.answer_all(batch.into_iter(), || Decided::NotLeading),

@@ -8,7 +8,7 @@ use super::reach::Reach;
 use super::waitroom::Waitroom;
 use crate::clock::{Clocks, SystemClocks};
 use crate::metric_names;
-use crate::raft::{self, Consensus, Forwarded, StartError, Status};
+use crate::raft::{self, Consensus, Forwarded, Observer, StartError, Status};
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,10 +29,14 @@ pub struct Node {
 }
 
 /// Starts a node that talks to its peers on `peer_listener`.
-pub async fn start(options: &Options, peer_listener: TcpListener) -> Result<Node, StartError> {
+pub async fn start(
+    options: &Options,
+    peer_listener: TcpListener,
+    observer: Option<Arc<dyn Observer>>,
+) -> Result<Node, StartError> {
     let clocks =
         SystemClocks::new().map_err(|error| StartError::Settings(format!("cannot read the clocks: {error}")))?;
-    start_with(options, peer_listener, Arc::new(clocks)).await
+    start_with(options, peer_listener, Arc::new(clocks), observer).await
 }
 
 /// The same on other clocks: for tests.
@@ -40,10 +44,12 @@ pub async fn start_with(
     options: &Options,
     peer_listener: TcpListener,
     clocks: Arc<dyn Clocks>,
+    observer: Option<Arc<dyn Observer>>,
 ) -> Result<Node, StartError> {
     let desk = Arc::new(Desk::default());
     let forwarded = Arc::clone(&desk) as Arc<dyn Forwarded>;
-    let consensus = Consensus::start(&options.consensus(), Arc::clone(&clocks), peer_listener, forwarded).await?;
+    let hooks = (forwarded, observer.clone());
+    let consensus = Consensus::start(&options.consensus(), Arc::clone(&clocks), peer_listener, hooks).await?;
     let consensus = Arc::new(consensus);
     let proposer = Arc::new(Proposer::start(Arc::clone(&consensus), clocks, options.keys_max));
     let shared = Arc::new(Shared {
@@ -58,7 +64,7 @@ pub async fn start_with(
     });
     // Questions that arrived before this were answered "not leading", which was true.
     let _ = desk.shared.set(Arc::downgrade(&shared));
-    tokio::spawn(follow_leader(Arc::downgrade(&shared), shared.consensus.status()));
+    tokio::spawn(follow_leader(Arc::downgrade(&shared), shared.consensus.status(), observer));
     Ok(Node { shared })
 }
 
@@ -143,7 +149,7 @@ impl Forwarded for Desk {
 }
 
 /// Keeps the leader metrics and says in the log when the leader changes.
-async fn follow_leader(node: Weak<Shared>, mut status: watch::Receiver<Status>) {
+async fn follow_leader(node: Weak<Shared>, mut status: watch::Receiver<Status>, observer: Option<Arc<dyn Observer>>) {
     let mut known: Option<(u64, u64)> = None;
     // Shown from the start, so that a rate over it is never missing.
     metrics::counter!(metric_names::LEADER_CHANGES_TOTAL).increment(0);
@@ -162,6 +168,9 @@ async fn follow_leader(node: Weak<Shared>, mut status: watch::Receiver<Status>) 
         {
             if known.replace((term, leader)).is_some() {
                 metrics::counter!(metric_names::LEADER_CHANGES_TOTAL).increment(1);
+            }
+            if let Some(observer) = &observer {
+                observer.leader(leader, term);
             }
             tracing::info!(leader, term, "a leader is known");
         }

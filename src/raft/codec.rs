@@ -18,7 +18,7 @@ use std::io;
 use std::sync::Arc;
 
 /// The format written today.
-pub(super) const FORMAT: u8 = 1;
+pub(super) const FORMAT: u8 = 2;
 
 /// Format byte and postcard.
 pub(crate) fn encode<T: Serialize>(value: &T) -> Vec<u8> {
@@ -364,16 +364,17 @@ pub(super) struct WireSnapshotMeta {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limiter::{Ask, Key, Limit, Spacing, Span, Time};
+    use crate::limiter::{Key, Limit, Spacing, Span, Terms, Time};
     use crate::state::{Acquire, Command, Identity, Stamp};
 
     fn sample() -> WireEntry {
         let leader = LeaderId { term: 3, node: 2 };
+        let limit = Limit::Spacing(Spacing::new("1/6s".parse().unwrap(), Span::from_millis(250), 10).unwrap());
+        let terms = Terms { lead: Span(5), max_wait: Some(Span::from_secs(30)), free_now_only: false };
         let acquire = Acquire {
-            key: Key::new("github-token").unwrap(),
-            limit: Some(Limit::Spacing(Spacing::new("1/6s".parse().unwrap(), Span::from_millis(250), 10).unwrap())),
-            ask: Ask { cost: 2, lead: Span(5), max_wait: Some(Span::from_secs(30)), free_now_only: false },
             identity: Some(Identity { id: 7 << 100, fingerprint: 9 }),
+            worker: Some("w1".into()),
+            ..Acquire::one(Key::new("github-token").unwrap(), Some(limit), 2, terms)
         };
         let batch = Batch {
             stamp: Stamp { leader, time: Time(86_400_000_000_000) },
@@ -383,9 +384,9 @@ mod tests {
         WireEntry { log_id: WireLogId { leader, index: 41 }, payload: WirePayload::Batch(Arc::new(batch)) }
     }
 
-    /// The bytes of format 1. They may never change: clusters have them on disk.
-    const SAMPLE_V1: &str = "010302290103028080bc8ac9d213c0843d01000c6769746875622d746f6b656e01000180f882ad16\
-                             80e59a770a02050180d88ee16f000180808080808080808080808080801c09";
+    /// The bytes of format 2. They may never change: clusters have them on disk.
+    const SAMPLE_V2: &str = "020302290103028080bc8ac9d213c0843d01000c6769746875622d746f6b656e01000180f882ad16\
+                             80e59a770a000200050180d88ee16f000180808080808080808080808080801c09000102773100";
 
     fn hex(bytes: &[u8]) -> String {
         bytes.iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
@@ -400,8 +401,8 @@ mod tests {
     }
 
     #[test]
-    fn format_one_stays_readable() {
-        assert_eq!(hex(&encode(&sample())), SAMPLE_V1);
+    fn format_two_stays_readable() {
+        assert_eq!(hex(&encode(&sample())), SAMPLE_V2);
     }
 
     #[test]

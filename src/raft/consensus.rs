@@ -6,7 +6,7 @@ use super::log_store::LogStore;
 use super::marker::{Marker, MarkerError};
 use super::network::Network;
 use super::server::{Forwarded, Server};
-use super::state_store::StateStore;
+use super::state_store::{Observer, StateStore};
 use super::types::{TypeConfig, engine_leader_id, leader_id};
 use crate::clock::{Clocks, Reading};
 use crate::limiter::{Key, Time};
@@ -151,7 +151,7 @@ impl Consensus {
         settings: &Settings,
         clocks: Arc<dyn Clocks>,
         listener: TcpListener,
-        forwarded: Arc<dyn Forwarded>,
+        (forwarded, observer): (Arc<dyn Forwarded>, Option<Arc<dyn Observer>>),
     ) -> Result<Self, StartError> {
         let cluster = (!settings.members.is_empty()).then(|| cluster_id(&settings.cluster, &settings.members));
         let marker = Marker::open(&settings.data, settings.id, cluster.as_deref())?;
@@ -165,7 +165,8 @@ impl Consensus {
         let (log_dir, snapshot_dir) = (settings.data.join("log"), settings.data.join("snapshots"));
         let log = LogStore::open(&log_dir, clocks).map_err(on_disk("log", &log_dir))?;
         marker.check_log(&settings.data, log.is_empty())?;
-        let state = StateStore::open(&snapshot_dir, log.clone()).map_err(on_disk("snapshot", &snapshot_dir))?;
+        let state =
+            StateStore::open(&snapshot_dir, log.clone(), observer).map_err(on_disk("snapshot", &snapshot_dir))?;
         let network = Network::new(Arc::clone(&identity));
 
         let config = Arc::new(engine_config(settings)?);
@@ -287,6 +288,11 @@ impl Consensus {
             None => replica.machine.policies(),
         };
         (all, revision)
+    }
+
+    /// Whether there is more to forget than the last entry took along.
+    pub fn has_backlog(&self) -> bool {
+        self.state.read().machine.has_backlog()
     }
 
     /// Cluster time as far as this node has applied.

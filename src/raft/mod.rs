@@ -27,5 +27,5 @@ pub use log_store::LogStore;
 pub use marker::MarkerError;
 pub use server::Forwarded;
 pub use snapshot_file::SnapshotFile;
-pub use state_store::StateStore;
+pub use state_store::{Observer, StateStore};
 pub use types::TypeConfig;

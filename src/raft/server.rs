@@ -95,6 +95,7 @@ impl Server {
             pipeline: None,
             incoming: None,
             places: Arc::new(Semaphore::new(CONCURRENT_MAX)),
+            tasks: JoinSet::new(),
         };
         let ended = loop {
             match frame::read(&mut input, FRAME_BYTES_MAX).await {
@@ -116,6 +117,9 @@ struct Session {
     pipeline: Option<Pipeline>,
     incoming: Option<Incoming>,
     places: Arc<Semaphore>,
+    /// What is being served. It ends with the connection: nobody is left to hear the answer, and whoever waits in line for a
+    /// peer that has died must not go on waiting.
+    tasks: JoinSet<()>,
 }
 
 /// The appends of one stream, in order.
@@ -147,7 +151,8 @@ impl Session {
             Kind::Vote | Kind::PreVote | Kind::Transfer | Kind::Forward => {
                 let place = Arc::clone(&self.places).acquire_owned().await.map_err(io::Error::other)?;
                 let (server, outgoing) = (Arc::clone(&self.server), self.outgoing.clone());
-                tokio::spawn(async move {
+                while self.tasks.try_join_next().is_some() {}
+                self.tasks.spawn(async move {
                     let number = frame.number;
                     respond(&outgoing, number, server.answer(frame).await).await;
                     drop(place);

@@ -7,8 +7,9 @@ use super::codec::WireSnapshotMeta;
 use super::log_store::LogStore;
 use super::snapshot_file::{SnapshotDir, SnapshotFile};
 use super::types::{LogId, StoredMembership, TypeConfig, leader_id};
+use crate::limiter::Time;
 use crate::metric_names;
-use crate::state::{Applied, Frozen, Machine};
+use crate::state::{Applied, Batch, Frozen, Machine};
 use futures::{Stream, TryStreamExt};
 use openraft::alias::{SnapshotMetaOf, SnapshotOf};
 use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine};
@@ -17,13 +18,26 @@ use std::io;
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+/// Sees what this node applies, in the order of the log. It is called on the way of every answer and must not wait.
+pub trait Observer: Send + Sync + 'static {
+    /// An entry was applied.
+    fn applied(&self, index: u64, batch: &Batch, applied: &Applied);
+    /// The members changed, at this time of the cluster.
+    fn membership(&self, index: u64, at: Time, voters: Vec<u64>, learners: Vec<u64>);
+    /// Another node leads; this stands in no entry.
+    fn leader(&self, node: u64, term: u64);
+}
+
 /// The state of one node. Clones share it.
 #[derive(Clone)]
 pub struct StateStore {
     shared: Arc<RwLock<Replica>>,
     snapshots: Arc<SnapshotDir>,
     log: LogStore,
+    observer: Option<Arc<dyn Observer>>,
 }
+
+type Payload = EntryPayload<Arc<Batch>, u64, openraft::BasicNode>;
 
 /// The machine and how far it got.
 #[derive(Debug, Default)]
@@ -36,7 +50,7 @@ pub(super) struct Replica {
 impl StateStore {
     /// Loads the current snapshot, if there is one. A damaged one is an error, and so is a gap between it and the log: what is
     /// missing would be permits forgotten.
-    pub fn open(dir: &Path, log: LogStore) -> io::Result<Self> {
+    pub fn open(dir: &Path, log: LogStore, observer: Option<Arc<dyn Observer>>) -> io::Result<Self> {
         let snapshots = SnapshotDir::open(dir)?;
         let mut replica = Replica::default();
         if let Some(mut current) = snapshots.current()? {
@@ -54,7 +68,7 @@ impl StateStore {
                 format!("it ends at entry {applied:?}, and the log behind it begins after {:?}", log.purged_index());
             return Err(io::Error::new(io::ErrorKind::InvalidData, gap));
         }
-        Ok(Self { shared: Arc::new(RwLock::new(replica)), snapshots: Arc::new(snapshots), log })
+        Ok(Self { shared: Arc::new(RwLock::new(replica)), snapshots: Arc::new(snapshots), log, observer })
     }
 
     /// The state as applied so far.
@@ -71,17 +85,26 @@ impl StateStore {
         self.snapshots.incoming()
     }
 
+    fn observe(&self, index: u64, payload: &Payload, applied: &Applied) {
+        let Some(observer) = &self.observer else { return };
+        match payload {
+            EntryPayload::Blank => {}
+            EntryPayload::Normal(batch) => observer.applied(index, batch, applied),
+            EntryPayload::Membership(membership) => {
+                let voters = membership.voter_ids().collect();
+                let learners = membership.learner_ids().collect();
+                observer.membership(index, self.read().machine.now(), voters, learners);
+            }
+        }
+    }
+
     fn meta(replica: &Replica) -> SnapshotMetaOf<TypeConfig> {
         SnapshotMetaOf::<TypeConfig> { last_log_id: replica.applied, last_membership: replica.membership.clone() }
     }
 }
 
 /// Applies one entry and says what came of it.
-fn apply(
-    replica: &mut Replica,
-    log_id: LogId,
-    payload: &EntryPayload<Arc<crate::state::Batch>, u64, openraft::BasicNode>,
-) -> Applied {
+fn apply(replica: &mut Replica, log_id: LogId, payload: &Payload) -> Applied {
     replica.applied = Some(log_id);
     match payload {
         EntryPayload::Blank => Applied::Nothing,
@@ -114,6 +137,7 @@ impl RaftStateMachine<TypeConfig> for StateStore {
     {
         while let Some((entry, responder)) = entries.try_next().await? {
             let applied = apply(&mut self.write(), entry.log_id, &entry.payload);
+            self.observe(entry.log_id.index, &entry.payload, &applied);
             if let Some(responder) = responder {
                 responder.send(applied);
             }

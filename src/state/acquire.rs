@@ -31,7 +31,8 @@ impl KeyState {
         if self.register.idle_at(&self.limit) <= now {
             return Some(Register::default());
         }
-        (*self.limit != *limit).then(|| self.register.adopt(&self.limit, limit, now))
+        // A copy of what may be thousands of permits, only where another limit reads them in another way.
+        (!self.limit.reads_like(limit)).then(|| self.register.adopt(&self.limit, limit, now))
     }
 }
 
@@ -39,6 +40,9 @@ impl Machine {
     pub(super) fn acquire(&mut self, acquire: &Acquire, keys_max: u64) -> Outcome {
         if let Some(outcome) = acquire.identity.and_then(|identity| self.replay(acquire, identity)) {
             return outcome;
+        }
+        if acquire.replay_only {
+            return Outcome::Skipped;
         }
         let resolved = match self.resolve(acquire) {
             Ok(resolved) => resolved,
@@ -130,13 +134,13 @@ impl Machine {
         Permit { number, reserved, remaining, reset_after, rule }
     }
 
-    /// The outcome of a request whose id is known. From now on the permit belongs to whoever asked last.
+    /// The outcome of a request whose id is known. If somebody else asks than before, two rely on the permit from now on.
     fn replay(&mut self, acquire: &Acquire, identity: Identity) -> Option<Outcome> {
         let known = self.requests.get(identity.id)?.clone();
         if known.fingerprint != identity.fingerprint {
             return Some(Outcome::RequestIdReused);
         }
-        self.requests.claim(identity.id, acquire.claim);
+        self.requests.share(identity.id, acquire.claim);
         let permit = |(index, wanted): (usize, &Wanted)| {
             let rule = known.rule(index);
             let stored = || self.keys.get(&wanted.key).map(|state| *state.limit);
@@ -194,7 +198,7 @@ impl Undo {
         // Backwards: an id may come twice, and what it was at first is what counts.
         for (id, known) in self.ids.into_iter().rev() {
             match known {
-                Some(known) => machine.requests.claim(id, known.claim),
+                Some(known) => machine.requests.put_claim(id, known.claim),
                 None => machine.requests.forget(id),
             }
         }

@@ -107,17 +107,21 @@ pub struct Acquire {
     pub terms: Terms,
     /// Names the request so that a retry gets the same permit.
     pub identity: Option<Identity>,
-    /// Who asked last under this identity; see [`Withdraw`]. Zero for those who never withdraw.
+    /// A number of its own for each one who asks under an identity; see [`Withdraw`]. Zero for those who never withdraw.
     pub claim: u64,
     /// A label for the history.
     pub worker: Option<Arc<str>>,
+    /// Others stand in line for this key: only what it was granted before is for it, else [`Outcome::Skipped`].
+    ///
+    /// [`Outcome::Skipped`]: super::Outcome::Skipped
+    pub replay_only: bool,
 }
 
 impl Acquire {
     /// A request for one permit of one key.
     pub const fn one(key: Key, limit: Option<Limit>, cost: u64, terms: Terms) -> Self {
         let first = Wanted { key, limit, cost };
-        Self { first, more: Vec::new(), terms, identity: None, claim: 0, worker: None }
+        Self { first, more: Vec::new(), terms, identity: None, claim: 0, worker: None, replay_only: false }
     }
 
     /// Everything that is asked for.
@@ -166,8 +170,8 @@ pub struct Held {
     pub permit: u64,
 }
 
-/// Somebody who waited has gone away. What the request got goes back, unless a retry under the same id has claimed it since:
-/// then it belongs to that one.
+/// Somebody who waited has gone away. What the request got goes back, unless somebody else has asked under the same id since:
+/// then that one may rely on it, and nobody can tell.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Withdraw {
     /// The id of the request.

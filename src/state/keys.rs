@@ -193,7 +193,7 @@ mod tests {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let (now, used) = (Time(step * 100_000), key((seed >> 40) as u64 % 50));
             keys.forget_idle(now, 2);
-            if (seed >> 20).is_multiple_of(16) {
+            if (seed >> 20).trailing_zeros() >= 4 {
                 keys.remove(&used);
             } else {
                 grant(&mut keys, &used, now, step + 1, &limits[seed >> 50 & 1]);

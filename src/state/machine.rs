@@ -7,7 +7,7 @@ use super::outcome::{Applied, KeyView, Outcome};
 use super::policies::{Policies, Put, Stored};
 use super::requests::{Remembered, Requests};
 use super::shards::Shards;
-use crate::limiter::{Key, Limit, Register, Time};
+use crate::limiter::{Key, Limit, Register, Span, Time};
 use crate::limits::{KEYS_EXPIRED_PER_ENTRY_MAX, REQUEST_IDS_EXPIRED_PER_ENTRY_MAX};
 
 /// The whole replicated state.
@@ -90,6 +90,13 @@ impl Machine {
         let register = state.map_or_else(Register::default, |state| state.under(&limit, now));
         let permit = state.map_or(0, |state| state.permit);
         Some(KeyView { standing: register.standing(&limit, now), limit, rule, permit })
+    }
+
+    /// Whether keys or request ids are due to be forgotten that no entry has had the time for yet.
+    pub fn has_backlog(&self) -> bool {
+        let due = |after: Span| after == Span::ZERO;
+        (self.keys() > 0 && due(self.keys.first_leaves_after(self.now)))
+            || (self.request_ids() > 0 && due(self.requests.first_forgotten_after(self.now)))
     }
 
     /// A consistent view of everything, for snapshots and digests.
@@ -202,12 +209,13 @@ impl Machine {
         Outcome::Renewed { lease, stop_before: Limit::lease_before(lease) }
     }
 
-    fn withdraw(&mut self, withdraw: &Withdraw) -> usize {
-        let Some(known) = self.requests.get(withdraw.id).filter(|known| known.claim == withdraw.claim) else {
-            return 0;
+    fn withdraw(&mut self, withdraw: &Withdraw) -> Vec<Option<u64>> {
+        let own = |known: &&Remembered| known.claim != 0 && known.claim == withdraw.claim;
+        let Some(known) = self.requests.get(withdraw.id).filter(own) else {
+            return vec![None; withdraw.keys.len()];
         };
-        let numbered: Vec<_> = withdraw.keys.iter().zip(known.permit..).collect();
-        numbered.into_iter().filter(|(key, permit)| self.give_back(key, *permit)).count()
+        let first = known.permit;
+        withdraw.keys.iter().zip(first..).map(|(key, permit)| self.give_back(key, permit).then_some(permit)).collect()
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::policies::Rule;
 use crate::limiter::{Denial, Limit, Span, Standing, Time};
+use crate::limits::DRIFT_PPM;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::Arc;
@@ -85,8 +86,8 @@ pub enum Outcome {
     },
     /// There is no such permit, or no such lease any more.
     NoPermit,
-    /// How many permits went back.
-    Withdrawn(usize),
+    /// The permits that went back, key by key; `None` where it was too late.
+    Withdrawn(Vec<Option<u64>>),
     /// Whether there was anything to forget.
     Reset(bool),
     /// The rule is stored under this revision.
@@ -137,6 +138,17 @@ pub struct Grant {
 }
 
 impl Grant {
+    /// The request had been here for `waited` before it was decided: its deadline counts from when it was first sent, which was
+    /// before that. What the clock that measured it may have run fast is not counted.
+    pub fn had_waited(&mut self, waited: Span) {
+        if !self.replayed {
+            let fast = Span(
+                (u128::from(waited.0) * 2 * u128::from(DRIFT_PPM)).div_ceil(1_000_000).try_into().unwrap_or(u64::MAX),
+            );
+            self.start_before = self.start_before.map(|before| before.plus(waited.minus(fast)));
+        }
+    }
+
     /// Of all keys.
     pub fn permits(&self) -> impl Iterator<Item = &Permit> {
         std::iter::once(&self.first).chain(&self.more)

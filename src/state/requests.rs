@@ -3,7 +3,7 @@
 //! Only grants are remembered. A denial consumed nothing, so asking again under the same id is a fresh question; and so is
 //! asking again after the permit was given back.
 //!
-//! Invariant: the first in `order` is remembered, so that what was forgotten early decides nothing.
+//! A request whose answer is held until its slot has come is remembered from its slot on: until then somebody may withdraw it.
 
 use super::outcome::Grant;
 use super::policies::Rule;
@@ -11,7 +11,7 @@ use super::shards::Shards;
 use crate::limiter::{Span, Time};
 use crate::limits::{REQUEST_ID_RETENTION_NS, REQUEST_IDS_MAX};
 use serde::{Deserialize, Serialize};
-use std::collections::VecDeque;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// What is kept of a granted request.
@@ -19,7 +19,7 @@ use std::sync::Arc;
 pub(super) struct Remembered {
     /// Tells a retry from another request with the same id.
     pub(super) fingerprint: u64,
-    /// Who asked last under this id.
+    /// The only one who may withdraw it; zero for nobody.
     pub(super) claim: u64,
     /// The permit it got; of several the first, and the others follow it.
     pub(super) permit: u64,
@@ -31,6 +31,8 @@ pub(super) struct Remembered {
     pub(super) start_before: Option<Span>,
     /// When an answer with it comes too late.
     pub(super) expires_at: Option<Time>,
+    /// When it is forgotten.
+    pub(super) kept_until: Time,
     /// The stored rules it was granted by, key by key; `None` if there were none.
     pub(super) rules: Option<Rules>,
 }
@@ -40,6 +42,8 @@ pub(super) type Rules = Arc<Vec<Option<Arc<Rule>>>>;
 
 impl Remembered {
     pub(super) fn new(fingerprint: u64, claim: u64, grant: &Grant) -> Self {
+        // Only what is held can be withdrawn, and only as many are held as there are connections.
+        let from = if claim == 0 { grant.stamp } else { grant.slot };
         let rules = || grant.permits().map(|permit| permit.rule.clone()).collect::<Vec<_>>();
         Self {
             fingerprint,
@@ -49,6 +53,7 @@ impl Remembered {
             stamp: grant.stamp,
             start_before: grant.start_before,
             expires_at: grant.expires_at,
+            kept_until: from.after(Span(REQUEST_ID_RETENTION_NS)),
             rules: grant.permits().any(|permit| permit.rule.is_some()).then(|| Arc::new(rules())),
         }
     }
@@ -57,18 +62,14 @@ impl Remembered {
     pub(super) fn rule(&self, index: usize) -> Option<Arc<Rule>> {
         self.rules.as_ref().and_then(|rules| rules.get(index).cloned().flatten())
     }
-
-    const fn forgotten_at(&self) -> Time {
-        self.stamp.after(Span(REQUEST_ID_RETENTION_NS))
-    }
 }
 
 /// All remembered requests.
 #[derive(Debug)]
 pub(super) struct Requests {
     by_id: Shards<u128, Remembered>,
-    /// Permits and ids in the order of the permits, which is the order of their stamps: the first is forgotten first.
-    order: VecDeque<(u64, u128)>,
+    /// Every remembered request, the one that is forgotten first in front; by permit where several are forgotten at once.
+    order: BTreeSet<(Time, u64, u128)>,
     most: usize,
 }
 
@@ -79,7 +80,7 @@ impl Requests {
 
     /// Room for so many: a test does not want to remember four million.
     pub(super) fn bounded(most: usize) -> Self {
-        Self { by_id: Shards::new(), order: VecDeque::new(), most }
+        Self { by_id: Shards::new(), order: BTreeSet::new(), most }
     }
 
     pub(super) const fn by_id(&self) -> &Shards<u128, Remembered> {
@@ -100,31 +101,35 @@ impl Requests {
 
     /// Remembers a request that is not remembered yet.
     pub(super) fn remember(&mut self, id: u128, remembered: Remembered) {
-        self.order.push_back((remembered.permit, id));
+        self.order.insert((remembered.kept_until, remembered.permit, id));
         self.by_id.insert(id, remembered);
     }
 
-    /// A retry asks: from now on the permit belongs to whoever sent that one.
-    pub(super) fn claim(&mut self, id: u128, claim: u64) {
-        if self.get(id).is_some_and(|known| known.claim != claim)
-            && let Some(known) = self.by_id.get_mut(&id)
-        {
+    /// Somebody else asks under the same id. Two may rely on one permit from now on, so neither can withdraw it.
+    pub(super) fn share(&mut self, id: u128, claim: u64) {
+        if self.get(id).is_some_and(|known| known.claim != claim && known.claim != 0) {
+            self.put_claim(id, 0);
+        }
+    }
+
+    /// Makes a claim what it was.
+    pub(super) fn put_claim(&mut self, id: u128, claim: u64) {
+        if let Some(known) = self.by_id.get_mut(&id) {
             known.claim = claim;
         }
     }
 
     /// Forgets a request before its time, because what it got was given back.
     pub(super) fn forget(&mut self, id: u128) {
+        let Some(known) = self.get(id) else { return };
+        self.order.remove(&(known.kept_until, known.permit, id));
         self.by_id.remove(&id);
-        self.drop_stale();
     }
 
     /// Takes all requests of a snapshot, in any order.
     pub(super) fn restore(requests: Vec<(u128, Remembered)>) -> Self {
-        let mut ordered = requests;
-        ordered.sort_unstable_by_key(|(_, remembered)| remembered.permit);
         let mut all = Self::new();
-        for (id, remembered) in ordered {
+        for (id, remembered) in requests {
             all.remember(id, remembered);
         }
         all
@@ -133,37 +138,14 @@ impl Requests {
     /// Forgets up to `most` requests whose time is up.
     pub(super) fn forget_old(&mut self, now: Time, most: usize) {
         for _ in 0..most {
-            if self.first().is_none_or(|(_, first)| first.forgotten_at() > now) {
-                return;
-            }
-            if let Some((_, id)) = self.order.pop_front() {
-                self.by_id.remove(&id);
-            }
-            self.drop_stale();
+            let Some((.., id)) = self.order.first().filter(|(at, ..)| *at <= now).copied() else { return };
+            self.forget(id);
         }
     }
 
     /// How long until the first request is forgotten.
     pub(super) fn first_forgotten_after(&self, now: Time) -> Span {
-        self.first().map_or(Span::ZERO, |(_, first)| first.forgotten_at().since(now))
-    }
-
-    fn first(&self) -> Option<(u128, &Remembered)> {
-        let (_, id) = self.order.front()?;
-        Some((*id, self.get(*id)?))
-    }
-
-    /// Whoever was forgotten early still stands in the order, perhaps with a namesake behind it.
-    fn drop_stale(&mut self) {
-        let stale = |end: Option<&(u64, u128)>, by_id: &Shards<u128, Remembered>| {
-            end.is_some_and(|(permit, id)| by_id.get(id).is_none_or(|known| known.permit != *permit))
-        };
-        while stale(self.order.front(), &self.by_id) {
-            self.order.pop_front();
-        }
-        while stale(self.order.back(), &self.by_id) {
-            self.order.pop_back();
-        }
+        self.order.first().map_or(Span::ZERO, |(at, ..)| at.since(now))
     }
 }
 
@@ -181,12 +163,13 @@ mod tests {
             stamp,
             start_before: None,
             expires_at: None,
+            kept_until: stamp.after(Span(REQUEST_ID_RETENTION_NS)),
             rules: None,
         }
     }
 
     fn ids(requests: &Requests) -> Vec<u128> {
-        requests.order.iter().map(|(_, id)| *id).collect()
+        requests.order.iter().map(|(.., id)| *id).collect()
     }
 
     #[test]
@@ -240,11 +223,16 @@ mod tests {
     }
 
     #[test]
-    fn a_retry_takes_the_claim_over() {
+    fn a_permit_that_two_rely_on_is_nobodys_to_withdraw() {
         let mut requests = Requests::new();
-        requests.remember(1, remembered(1, 0));
-        requests.claim(1, 7);
-        requests.claim(2, 7);
-        assert_eq!((requests.get(1).map(|known| known.claim), requests.len()), (Some(7), 1));
+        requests.remember(1, Remembered { claim: 7, ..remembered(1, 0) });
+        let claim = |requests: &Requests| requests.get(1).map(|known| known.claim);
+        requests.share(1, 7);
+        assert_eq!(claim(&requests), Some(7), "the same one again");
+        requests.share(1, 8);
+        assert_eq!(claim(&requests), Some(0));
+        requests.share(1, 7);
+        requests.share(2, 7);
+        assert_eq!((claim(&requests), requests.len()), (Some(0), 1), "for good");
     }
 }

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use thiserror::Error;
 
 /// Increase it with every change of what is written, and keep reading the old one.
-const FORMAT: u8 = 1;
+const FORMAT: u8 = 2;
 /// Neither time nor permits get here in centuries: a head beyond it is damage, and counting on from it would overflow.
 const COUNT_MAX: u64 = u64::MAX / 2;
 /// Largest block that is believed: with a hundred million keys one has some megabytes.
@@ -251,6 +251,7 @@ mod tests {
                 stamp,
                 start_before: None,
                 expires_at: None,
+                kept_until: Time(9),
                 rules: None,
             },
         )

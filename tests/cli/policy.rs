@@ -46,7 +46,7 @@ fn a_policy_is_set_shown_and_deleted() {
     let rules = Rules::new(&[("old", "old", "1/6s")]);
     let limit = r#"{"rate":"1/6s","max_reserved":3}"#;
     let ran = policy(&rules, &["set", "github", "--match", "github:*", "--limit", limit, "--override", "rate,burst"]);
-    let shown = "policy    github\nmatch     github:*\nlimit     {\"max_reserved\":3,\"rate\":\"1/6s\"}\n\
+    let shown = "policy    github\nmatch     github:*\nlimit     {\"rate\":\"1/6s\",\"max_reserved\":3}\n\
                  override  rate,burst\nrevision  2\n";
     assert_eq!((ran.code, ran.out.as_str()), (0, shown), "{}", ran.err);
     assert_eq!(
@@ -119,7 +119,7 @@ fn exit_codes_tell_unavailable_from_unknown() {
 fn a_file_is_compared_applied_and_then_nothing_is_left_to_do() {
     let rules = Rules::new(&[("search", "search", "1/6s"), ("old", "old:*", "1/s")]);
     let diff = "+ github  github:*  1/6s\n\
-                ~ search  limit: 1/6s -> {\"max_reserved\":50,\"rate\":\"100/s\"}, override: none -> max_reserved\n\
+                ~ search  limit: 1/6s -> {\"rate\":\"100/s\",\"max_reserved\":50}, override: none -> max_reserved\n\
                 = 1 not in the file, kept (--prune deletes them)\n";
     let ran = apply(&rules, FILE, &["--dry-run"]);
     let summary = "dry run: 1 to create, 1 to change, 0 to delete, 0 unchanged\n";
@@ -301,6 +301,30 @@ fn other_words_for_the_same_are_no_change() {
     let ran = apply(&rules, "policies: {a: {match: a, limit: {kind: spacing, rate: 100/60s}}}", &[]);
     assert_eq!((ran.code, ran.out.as_str()), (0, "nothing to change: 1 unchanged\n"), "{}", ran.err);
     assert_eq!(rules.changes(), [""; 0]);
+}
+
+/// Nobody reads the plan: it is carried out all the same, and what fails still fails.
+#[test]
+fn a_closed_pipe_changes_nothing_about_what_is_done() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("rules.yaml").display().to_string();
+    fs::write(&path, file(&[("a", "a")])).unwrap();
+    for (rules, flag, code, stored) in [
+        (Rules::new(&[]), "--prune", 0, vec!["a a 1/s".to_owned()]),
+        (Rules::new(&[]), "--json", 0, vec!["a a 1/s".to_owned()]),
+        (Rules::new(&[]), "--dry-run", 0, vec![]),
+        (Rules::new(&[]).fault(0, Fault::Intruder("b", "a")), "--prune", 1, vec!["b a 9/s".to_owned()]),
+        (Rules::new(&[]).fault(0, Fault::Intruder("b", "a")), "--json", 1, vec!["b a 9/s".to_owned()]),
+    ] {
+        let mut child = quorate(&["policy", "apply", &path, flag, "--nodes", &rules.fake.url])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the program runs");
+        drop(child.stdout.take());
+        assert_eq!(child.wait().expect("it exits").code(), Some(code), "{flag}");
+        assert_eq!(rules.stored(), stored, "{flag}");
+    }
 }
 
 // --------------------------------------------------------------------------------------------------- nonsense in files

@@ -29,6 +29,8 @@ fn wrong_usage_exits_with_2_and_says_so_on_stderr() {
         &["policy", "set", "p", "--match", "p", "--limit", "1/s", "--create", "--if-match", "7"],
         &["policy", "rm", "p", "--if-match", "latest"],
         &["policy", "apply"],
+        &["history", "k", "--limit", "0"],
+        &["audit", "--limit", "1001"],
         &["up", "--nodes", "0", "--data", "/nonexistent/x"],
         &["node", "--id", "1", "--heartbeat", "5ms"],
         &["completions", "cobol"],
@@ -43,7 +45,21 @@ fn wrong_usage_exits_with_2_and_says_so_on_stderr() {
 #[test]
 fn commands_of_later_releases_are_absent() {
     let help = run(&mut quorate(&["--help"])).out;
-    for command in ["up", "node", "acquire", "release", "renew", "key", "policy", "status", "config", "completions"] {
+    let known = [
+        "up",
+        "node",
+        "acquire",
+        "release",
+        "renew",
+        "key",
+        "policy",
+        "history",
+        "audit",
+        "status",
+        "config",
+        "completions",
+    ];
+    for command in known {
         assert!(help.contains(&format!("\n  {command} ")), "{command}");
     }
     for command in ["bench", "chaos", "proxy"] {

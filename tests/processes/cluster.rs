@@ -227,6 +227,14 @@ impl Node {
         }
     }
 
+    /// Resident memory of the process, in bytes.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        let pid = self.child.as_ref().expect("a running node").id();
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the process runs");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line on memory");
+        line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1_024
+    }
+
     pub(crate) fn log(&self) -> String {
         read_tail(&self.log)
     }
@@ -269,7 +277,12 @@ pub(crate) struct Patience {
 }
 
 pub(crate) fn patience() -> Patience {
-    Patience { until: quorate::clock::Deadline::after(PATIENCE).instant() }
+    patience_of(PATIENCE)
+}
+
+/// For what takes longer than anything else.
+pub(crate) fn patience_of(all: Duration) -> Patience {
+    Patience { until: quorate::clock::Deadline::after(all).instant() }
 }
 
 impl Patience {

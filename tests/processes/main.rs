@@ -6,9 +6,12 @@
 mod clocks;
 mod cluster;
 mod disk;
+mod flood;
 mod hostile;
 mod kills;
+mod policies;
 mod quorum;
 mod stops;
 mod storage;
+mod waiting;
 mod workers;

@@ -125,7 +125,7 @@ fn note(history: &History, what: &str) {
 /// One acquire; the error says at which stage it broke.
 pub(crate) async fn ask(http: &reqwest::Client, url: &str, key: &str, id: &str) -> Result<(u16, Value), &'static str> {
     let body = json!({
-        "key": key, "limit": {"rate": RATE, "max_reserved": 100_000}, "request_id": id, "max_wait_ms": 60_000,
+        "key": key, "limit": {"rate": RATE, "max_reserved": 10_000}, "request_id": id, "max_wait_ms": 60_000,
     });
     let answer = http
         .post(format!("{url}/acquire"))

@@ -197,7 +197,7 @@ fn indexing_anew_counts_as_work() {
 
 #[test]
 fn a_bounded_number_of_request_ids_is_forgotten_per_entry() {
-    let limit = limit("1000000/s", 100_000);
+    let limit = limit("1000000/s", 10_000);
     let count = REQUEST_IDS_EXPIRED_PER_ENTRY_MAX + 10;
     let named = (0..count).map(|index| {
         let mut one = acquire("a", &limit);

@@ -133,7 +133,7 @@ fn had_effect(outcome: &Outcome) -> bool {
         | Outcome::Reset(true)
         | Outcome::PolicyPut { changed: true, .. }
         | Outcome::PolicyDeleted { .. } => true,
-        Outcome::Withdrawn(count) => *count > 0,
+        Outcome::Withdrawn(permits) => permits.iter().any(Option::is_some),
         _ => false,
     }
 }

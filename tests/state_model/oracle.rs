@@ -58,7 +58,9 @@ pub(crate) struct Numbers {
 struct Known {
     id: u128,
     fingerprint: u64,
-    claim: u64,
+    kept_until: u64,
+    /// Who asks under this id; `None` as soon as there are two.
+    claim: Option<u64>,
     first: u64,
     slot: u64,
     stamp: u64,
@@ -105,7 +107,7 @@ impl Oracle {
             }
             !due || past.looked_at > now
         });
-        self.known.retain(|known| known.stamp + REQUEST_ID_RETENTION_NS > now);
+        self.known.retain(|known| known.kept_until > now);
         Some(batch.commands.iter().map(|command| self.command(command, batch.keys_max)).collect())
     }
 
@@ -116,7 +118,7 @@ impl Oracle {
 
     /// When the oldest remembered id is forgotten.
     pub(crate) fn next_forgotten_at(&self) -> Option<u64> {
-        self.known.first().map(|oldest| oldest.stamp + REQUEST_ID_RETENTION_NS)
+        self.known.iter().map(|known| known.kept_until).min()
     }
 
     /// Permits that can be given back, and where.
@@ -138,11 +140,12 @@ impl Oracle {
             }),
             Command::Renew(held) => self.renew(held),
             Command::Withdraw(Withdraw { id, claim, keys }) => {
-                let known = self.known.iter().find(|known| known.id == *id && known.claim == *claim);
-                let first = known.map(|known| known.first);
-                let numbered = first.into_iter().flat_map(|first| keys.iter().zip(first..)).collect::<Vec<_>>();
-                let count = numbered.into_iter().filter(|(key, permit)| self.give_back(key, *permit)).count();
-                Verdict::Just(Outcome::Withdrawn(count))
+                let own = |known: &&Known| known.id == *id && *claim != 0 && known.claim == Some(*claim);
+                let first = self.known.iter().find(own).map(|known| known.first);
+                let permits = keys.iter().enumerate().map(|(place, key)| {
+                    first.map(|first| first + place as u64).filter(|permit| self.give_back(key, *permit))
+                });
+                Verdict::Just(Outcome::Withdrawn(permits.collect()))
             }
             Command::Reset(key) => Verdict::Just(Outcome::Reset(self.keys.remove(key).is_some())),
             Command::PutPolicy { name, policy, condition } => Verdict::Just(self.put(name, policy, *condition)),
@@ -293,9 +296,10 @@ impl Oracle {
         let permits = numbered.map(|((wanted, number), rule)| self.numbers(&wanted.key, number, rule, false)).collect();
         let stamp = self.now;
         if let Some(identity) = acquire.identity {
-            let (id, fingerprint, claim) = (identity.id, identity.fingerprint, acquire.claim);
+            let (id, fingerprint, claim) = (identity.id, identity.fingerprint, Some(acquire.claim));
             let limits = limits.clone();
-            self.known.push(Known { id, fingerprint, claim, first, slot, stamp, rules, limits });
+            let kept_until = if acquire.claim == 0 { stamp } else { slot } + REQUEST_ID_RETENTION_NS;
+            self.known.push(Known { id, fingerprint, kept_until, claim, first, slot, stamp, rules, limits });
         }
         Verdict::Granted { slot, stamp, replayed: false, permits, limits }
     }
@@ -323,7 +327,7 @@ impl Oracle {
         if known.fingerprint != identity.fingerprint {
             return Some(Verdict::Just(Outcome::RequestIdReused));
         }
-        known.claim = acquire.claim;
+        known.claim = known.claim.filter(|claim| *claim == acquire.claim);
         let Known { first, slot, stamp, rules, limits, .. } = known.clone();
         let numbered = acquire.wanted().zip(first..).zip(&rules);
         let permits = numbered.map(|((wanted, number), rule)| self.numbers(&wanted.key, number, rule, true)).collect();

@@ -223,7 +223,7 @@ impl Past {
                 let (there, here) = (cell_of(given.slot), cell_of(at));
                 if window.is_aligned() {
                     whole += if there == here { given.cost } else { 0 };
-                } else if there + cells > here {
+                } else if there + cells > here && there < here + cells {
                     whole += given.cost;
                 } else if there + cells == here {
                     oldest += given.cost;

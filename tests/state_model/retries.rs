@@ -44,7 +44,7 @@ fn given_back(decided: &[Decided], grant: &Grant) -> bool {
     let numbers = grant.first.number..=grant.first.number + grant.more.len() as u64;
     decided.iter().any(|one| match (&one.command, &one.outcome) {
         (Command::Release(held), Outcome::Released(true)) => numbers.contains(&held.permit),
-        (Command::Withdraw(_), Outcome::Withdrawn(count)) => *count > 0,
+        (Command::Withdraw(_), Outcome::Withdrawn(permits)) => permits.iter().any(Option::is_some),
         _ => false,
     })
 }
@@ -67,7 +67,9 @@ proptest! {
             prop_assert_eq!(lasting(given), lasting(answer));
             prop_assert_eq!(asked.identity, again.identity);
             prop_assert!(asked.wanted().eq(again.wanted()));
-            prop_assert!(one.now.since(first.now) < Span(REQUEST_ID_RETENTION_NS), "should be forgotten: {one:?}");
+            // One that is held is remembered from its slot on.
+            let from = if answer.slot > first.now { answer.slot } else { first.now };
+            prop_assert!(one.now.since(from) < Span(REQUEST_ID_RETENTION_NS), "should be forgotten: {one:?}");
         }
     }
 
@@ -175,24 +177,33 @@ fn after_a_release_a_retry_is_a_new_request() {
     assert_eq!(one(&mut machine, third.slot, Command::Release(late)), Outcome::Released(false), "its slot has come");
 }
 
-/// "What the request got goes back, unless a retry under the same id has claimed it since: then it belongs to that one."
+/// "What the request got goes back, unless somebody else has asked under the same id since: then that one may rely on it."
 #[test]
-fn a_withdrawal_is_the_last_claimants() {
+fn a_permit_that_two_rely_on_is_nobodys_to_withdraw() {
     let mut machine = Machine::default();
     let claimed = |claim| Acquire { claim, ..request("mine") };
     let keys = vec![request("mine").first.key];
     let withdraw = |id: &str, claim| Command::Withdraw(Withdraw { id: request_id_hash(id), claim, keys: keys.clone() });
     ask(&mut machine, Time(0), &request("before"));
+    let nothing = Outcome::Withdrawn(vec![None]);
     ask(&mut machine, Time(0), &claimed(7));
-    ask(&mut machine, Time(0), &claimed(8));
+    ask(&mut machine, Time(0), &claimed(7));
     let before = bytes(&machine);
-    assert_eq!(one(&mut machine, Time(0), withdraw("mine", 7)), Outcome::Withdrawn(0), "the retry has it now");
-    assert_eq!(one(&mut machine, Time(0), withdraw("other", 8)), Outcome::Withdrawn(0));
+    assert_eq!(one(&mut machine, Time(0), withdraw("mine", 8)), nothing, "not its own");
+    assert_eq!(one(&mut machine, Time(0), withdraw("other", 7)), nothing);
     assert_eq!(before, bytes(&machine));
-    assert_eq!(one(&mut machine, Time(0), withdraw("mine", 8)), Outcome::Withdrawn(1));
-    assert_eq!(one(&mut machine, Time(0), withdraw("mine", 8)), Outcome::Withdrawn(0), "once");
+    assert_eq!(
+        one(&mut machine, Time(0), withdraw("mine", 7)),
+        Outcome::Withdrawn(vec![Some(2)]),
+        "asked twice by one"
+    );
+    assert_eq!(one(&mut machine, Time(0), withdraw("mine", 7)), nothing, "once");
     let Outcome::Granted(grant) = ask(&mut machine, Time(0), &claimed(7)) else { panic!("a new request") };
     assert!(!grant.replayed && grant.first.number == 3);
+    ask(&mut machine, Time(0), &claimed(8));
+    for claim in [7, 8, 0] {
+        assert_eq!(one(&mut machine, Time(0), withdraw("mine", claim)), nothing, "{claim}: two rely on it");
+    }
 }
 
 /// A request for several keys goes back as a whole.
@@ -206,7 +217,7 @@ fn a_withdrawal_gives_all_keys_back() {
     assert!(matches!(ask(&mut machine, Time(0), &both), Outcome::Granted(grant) if grant.more.len() == 1));
     let keys = both.wanted().map(|wanted| wanted.key.clone()).collect();
     let withdraw = Command::Withdraw(Withdraw { id: request_id_hash("both"), claim: 5, keys });
-    assert_eq!(one(&mut machine, Time(0), withdraw), Outcome::Withdrawn(2));
+    assert_eq!(one(&mut machine, Time(0), withdraw), Outcome::Withdrawn(vec![Some(2), Some(3)]));
     let free = Acquire { first: other, terms: Terms { free_now_only: true, ..Terms::default() }, ..request("y") };
     assert!(matches!(ask(&mut machine, Time(0), &Acquire { identity: None, ..free }), Outcome::Granted(_)));
     assert_eq!(machine.request_ids(), 1);

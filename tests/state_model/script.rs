@@ -423,7 +423,15 @@ impl Script {
         let mut more: Vec<_> = wanted.collect();
         let identity = request.id.map(|id| Identity::of(IDS[id], &more));
         let first = more.remove(0);
-        Acquire { first, more, terms: request.patience.terms(), identity, claim: request.claim, worker: None }
+        Acquire {
+            first,
+            more,
+            terms: request.patience.terms(),
+            identity,
+            claim: request.claim,
+            worker: None,
+            replay_only: false,
+        }
     }
 }
 
@@ -518,7 +526,7 @@ impl Verdict {
                 Outcome::Released(true) => "released",
                 Outcome::Released(false) => "released too late",
                 Outcome::NoPermit => "no permit",
-                Outcome::Withdrawn(0) => "withdrew nothing",
+                Outcome::Withdrawn(permits) if permits.iter().all(Option::is_none) => "withdrew nothing",
                 Outcome::Withdrawn(_) => "withdrawn",
                 Outcome::Reset(true) => "reset",
                 Outcome::Reset(false) => "reset nothing",

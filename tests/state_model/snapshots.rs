@@ -175,7 +175,7 @@ proptest! {
     #[test]
     fn random_bytes_do_no_harm((format, mut found) in (any::<bool>(), vec(any::<u8>(), 0..500))) {
         if format && !found.is_empty() {
-            found[0] = 1;
+            found[0] = 2;
         }
         accepted_only_if_whole(&found, &Log(Vec::new()))?;
     }
@@ -193,10 +193,10 @@ fn a_snapshot_that_ends_too_soon_is_refused() {
 #[test]
 fn a_snapshot_of_another_format_says_which() {
     let mut found = bytes(&Machine::default());
-    found[0] = 2;
+    found[0] = 3;
     let error = Machine::read(&mut found.as_slice()).unwrap_err();
-    assert!(matches!(error, SnapshotError::Format(2)));
-    assert_eq!(error.to_string(), "snapshot format 2 is not known to this version, which reads up to 1");
+    assert!(matches!(error, SnapshotError::Format(3)));
+    assert_eq!(error.to_string(), "snapshot format 3 is not known to this version, which reads up to 2");
 }
 
 /// P7: a claim costs its sender as many bytes as it costs the reader.
@@ -216,7 +216,7 @@ fn lengths_that_lie_are_not_believed() {
         ("a block of no bytes", block(&[])),
         ("empty blocks, but too few of them", block(&[0]).repeat(10_000)),
     ] {
-        let found = [&[1], head.as_slice(), &tail].concat();
+        let found = [&[2], head.as_slice(), &tail].concat();
         assert!(Machine::read(&mut found.as_slice()).is_err(), "{what}");
         assert!(Machine::read(&mut found.as_slice().chain(noise.as_slice())).is_err(), "{what}, and noise after it");
     }
@@ -234,7 +234,7 @@ impl Read for Impatient {
 #[test]
 fn a_block_past_all_bounds_is_not_even_read() {
     for claim in [u32::MAX, (1 << 30) + 1] {
-        let head = [&[1], claim.to_le_bytes().as_slice()].concat();
+        let head = [&[2], claim.to_le_bytes().as_slice()].concat();
         let mut found = head.as_slice().chain(Impatient);
         assert!(matches!(Machine::read(&mut found), Err(SnapshotError::Damaged(_))), "{claim}");
     }

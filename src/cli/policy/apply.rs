@@ -6,7 +6,7 @@
 //!   and what was done by then is said.
 //! - Applying the same file again takes up where this one ended.
 
-use super::super::exit::Failure;
+use super::super::exit::{Exit, Failure};
 use super::super::output::{self, Output};
 use super::super::reach::Reach;
 use super::plan::{Change, Plan, Step};
@@ -73,7 +73,11 @@ pub(super) async fn run(args: &Args, output: Output) -> Result<(), Failure> {
     let plan = Plan::new(rules, stored.policies, args.prune).map_err(|found| Failure::error(found.join("\n")))?;
     let mut states = vec![State::Waiting; plan.changes.len()];
     if !output.is_json() && !plan.changes.is_empty() {
-        output::line(&plan.diff().join("\n"))?;
+        match output::line(&plan.diff().join("\n")) {
+            // Nobody reads it, and it is to be done all the same.
+            Err(closed) if closed.exit == Exit::Done && !args.dry_run => {}
+            written => written?,
+        }
     }
     let failed = if args.dry_run { None } else { carry_out(&client, &plan, &mut states).await.err() };
     let Some((step, error)) = failed else {
@@ -87,7 +91,8 @@ pub(super) async fn run(args: &Args, output: Output) -> Result<(), Failure> {
         let code = failure.problem.as_ref().map_or(failure.exit.word(), |problem| problem.code.as_str());
         report["code"] = code.into();
         report["detail"] = failure.message.as_str().into();
-        output::line(&report.to_string())?;
+        // Whether anybody reads it or not: it failed.
+        let _ = output::line(&report.to_string());
     }
     Err(Failure::said(failure.exit))
 }

@@ -13,6 +13,7 @@ use crate::api::PolicyRequest;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, MapAccess, Visitor};
 use serde_path_to_error::{Path as Place, Track};
+use serde_saphyr::budget::BudgetBreach;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fmt;
@@ -92,7 +93,7 @@ fn parse(text: &str) -> Result<Rules, String> {
             Ok(document) => return Ok(document.policies),
             Err(error) => {
                 let (line, column) = error.location().map_or((1, 1), |place| (place.line(), place.column()));
-                (without_place(&error.to_string()), line, column)
+                (in_our_words(&error), line, column)
             }
         }
     };
@@ -118,15 +119,33 @@ fn yaml_options() -> serde_saphyr::Options {
     }
 }
 
+/// The parser speaks to programmers where it can be set otherwise; whoever wrote the file cannot.
+fn in_our_words(error: &serde_saphyr::Error) -> String {
+    use serde_saphyr::Error as Yaml;
+    match error {
+        Yaml::DuplicateMappingKey { key: Some(key), .. } => format!("{key:?} stands here twice"),
+        Yaml::DuplicateMappingKey { key: None, .. } => "this stands here twice".to_owned(),
+        Yaml::MergeKeyNotAllowed { .. } => "merge keys (<<) are not supported".to_owned(),
+        Yaml::NullIntoString { .. } => "expected a text, found nothing".to_owned(),
+        Yaml::InvalidScalar { ty, .. } if ty.starts_with(['u', 'i']) => "expected a whole number".to_owned(),
+        Yaml::Budget { breach: BudgetBreach::Documents { .. }, .. } | Yaml::MultipleDocuments { .. } => {
+            "a second document begins here; all policies go into one".to_owned()
+        }
+        Yaml::Budget { breach: BudgetBreach::Depth { .. }, .. } => "nested too deeply".to_owned(),
+        other => without_place(&other.to_string()),
+    }
+}
+
 /// Both parsers end with a place of their own; it is said once, in front.
 fn without_place(message: &str) -> String {
     message.rfind(" at line ").map_or(message, |at| &message[..at]).to_owned()
 }
 
 fn spoken(place: &Place) -> String {
-    match place.to_string().as_str() {
-        // Nothing was read yet, or no name for it.
-        "." | "?" => String::new(),
+    let place = place.to_string();
+    // A question mark stands for a name that could not be read.
+    match place.trim_end_matches('?').trim_end_matches('.') {
+        "" => String::new(),
         place => format!("{place}: "),
     }
 }
@@ -256,11 +275,22 @@ policies:
                 "policies:\n  a: {match: a, limit: 1/s, override: [cost]}",
                 "policies.a.override[0]: no member of a limit",
             ),
-            ("policies:\n  a: {match: a, limit: 1/s}\n  a: {match: b, limit: 1/s}\n", ":3:3: "),
-            ("policies:\n  a: {match: a, match: b, limit: 1/s}\n", ":2:"),
+            (
+                "policies:\n  a: {match: a, limit: 1/s}\n  a: {match: b, limit: 1/s}\n",
+                ":3:3: policies: \"a\" stands here twice",
+            ),
+            ("policies:\n  a: {match: a, match: b, limit: 1/s}\n", ":2:17: policies.a: \"match\" stands here twice"),
+            ("policies:\n  a: {match: , limit: 1/s}\n", "policies.a.match: expected a text, found nothing"),
+            (
+                "policies:\n  a: {match: a, limit: {rate: 1/s, max_reserved: -1}}\n",
+                "max_reserved: expected a whole number",
+            ),
             ("policies:\n\ta: 1", ":2:"),
-            ("policies: {}\n---\npolicies: {}", ":2:"),
-            ("policies:\n  a: &x {match: a, limit: 1/s}\n  b: {<<: *x, match: b}", ":3:"),
+            ("policies: {}\n---\npolicies: {}", ":2:1: a second document begins here"),
+            (
+                "policies:\n  a: &x {match: a, limit: 1/s}\n  b: {<<: *x, match: b}",
+                ":3:7: policies.b: merge keys (<<) are not supported",
+            ),
             ("policies: {a: *nowhere}", ":1:"),
             (
                 "{\"policies\": {\"a\": {\"match\": \"a\", \"limt\": 1}}}",

@@ -16,8 +16,10 @@ use std::fmt::Write as _;
 /// Longest name of a policy, in bytes.
 const NAME_BYTES_MAX: usize = 64;
 
-// A text with characters that a doc comment would want in backticks, which a terminal would show.
+// Texts with words that a doc comment would want in backticks, which a terminal would show.
 const LIMIT_HELP: &str = r#"The limit: 1/6s, 10/s, 100/1m, or an object such as '{"rate":"1/6s","max_reserved":3}'"#;
+const OVERRIDE_HELP: &str =
+    "Members of the limit that a request may bring itself, such as max_reserved,start_window; limit means all of them";
 
 /// The subcommands of `quorate policy`.
 #[derive(Debug, clap::Subcommand)]
@@ -53,8 +55,7 @@ pub(super) struct SetArgs {
     pattern: String,
     #[arg(long, value_parser = limit::read, help = LIMIT_HELP)]
     limit: Limit,
-    /// Members of the limit that a request may bring itself, such as `max_reserved`; limit for all of them
-    #[arg(long = "override", value_name = "MEMBERS", value_delimiter = ',')]
+    #[arg(long = "override", value_name = "MEMBERS", value_delimiter = ',', help = OVERRIDE_HELP)]
     overrides: Vec<Override>,
     /// Only if the policy has this revision
     #[arg(long, value_name = "REVISION")]
