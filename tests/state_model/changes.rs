@@ -2,7 +2,7 @@
 
 use crate::config;
 use crate::past::Figures;
-use crate::play::{Play, terms};
+use crate::play::{Play, moves, terms};
 use crate::script::{any_limit, bucket, ramped, spacing, window};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -120,6 +120,33 @@ proptest! {
         let after = granted_at_once(&mut play, 20);
         if counts && span > 0 {
             prop_assert!(after <= is.count().saturating_sub(counted), "{counted} before, {after} after: {play:#?}");
+        }
+    }
+
+    /// "Permits ahead where they lie": from one window to another they can still be given back, and have never been.
+    #[test]
+    fn permits_ahead_of_a_window_can_be_given_back_after_a_change(
+        (old, new, before, ahead, questions) in (window(), window(), moves(3, 10), vec((1..4_u64, terms()), 1..8), vec((1..4_u64, terms()), 1..6))
+    ) {
+        let mut play = Play::new(old);
+        for one in &before {
+            play.make(one);
+        }
+        let mut twin = play.clone();
+        for (cost, terms) in ahead {
+            let mut tried = play.clone();
+            if matches!(tried.ask(cost, terms), Ok(Some(slot)) if slot > play.now) {
+                play = tried;
+            }
+        }
+        change(&mut play, new);
+        change(&mut twin, new);
+        for live in play.live.split_off(twin.live.len()) {
+            prop_assert!(play.register.release(&new, play.now, live.permit).is_some());
+        }
+        for (cost, terms) in questions {
+            let (found, expected) = (play.ask(cost, terms).map_err(|refused| refused.denial), twin.ask(cost, terms));
+            prop_assert_eq!(found, expected.map_err(|refused| refused.denial));
         }
     }
 

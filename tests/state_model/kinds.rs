@@ -98,9 +98,8 @@ proptest! {
         })?;
     }
 
-    /// "From X to Y over t": no window of any length admits more than the full rate does; and in any stretch of
-    /// time from its first permit on there are no more than one, what the rate that is reached in the end grants in that time, and
-    /// of a bucket its burst at that rate.
+    /// "From X to Y over t": no window of any length admits more than the full rate does; and after its
+    /// first permit a ramp grants no more than the area under its rate, of a bucket up to a burst later.
     #[test]
     fn a_ramp_is_never_ahead_of_its_rate((limit, moves) in (ramped(), moves(1, 40))) {
         let figures = Figures::of(&limit).unwrap();
@@ -120,12 +119,16 @@ proptest! {
             slots.sort_unstable();
             // Also with one that was given back since.
             began = slots.first().map_or(began, |first| began.min(*first));
-            for (count, slot) in (1_u128..).zip(&slots) {
-                let (elapsed, u) = (u128::from(slot - slots[0]), u128::from(slot - began).min(over));
-                let burst = figures.burst.map_or(0, |burst| burst - 1) * fast;
-                // `count - 1 <= (elapsed + burst) * rate(u)`, with `rate(u) = ((over - u) / slow + u / fast) / over`.
-                if (count - 1) * slow * fast * over > (elapsed + burst) * (fast * (over - u) + slow * u) {
-                    return Err(format!("{count} by {elapsed} ns of the ramp"));
+            for (count, slot) in (0_u128..).zip(&slots) {
+                let early = figures.burst.map_or(0, |burst| burst - 1) * fast;
+                let (from, to) = (u128::from(slots[0] - began), u128::from(slot - began) + early);
+                // The area under the rate from `from` to `to`, times `2 * slow * fast * over`: on the ramp it is
+                // `((over - u) / slow + u / fast) / over`, and `1 / fast` after it.
+                let (a, b) = (from.min(over), to.min(over));
+                let ramp = 2 * over * fast * (b - a) + (b * b - a * a) * (slow - fast);
+                let flat = 2 * over * slow * ((to - b) - (from - a));
+                if count * 2 * slow * fast * over > ramp + flat {
+                    return Err(format!("{count} more from {from} to {to} ns of the ramp"));
                 }
             }
             Ok(())

@@ -294,6 +294,15 @@ impl Past {
             .filter(|at| *at > now)
             .collect();
         instants.sort_unstable();
+        let spaced_ramp = Figures::of(asked.limit).filter(|figures| figures.ramp.is_some() && figures.burst.is_none());
+        if let Some(figures) = spaced_ramp.filter(|_| lead > 0) {
+            // "A hole that is free at a lead from now may be gone when a place frees up; who is told to come then may be told to
+            // wait again": it is told when a place frees up, and when the slot that it sees now is near enough.
+            let freed = instants.iter().find(|at| (self.ahead(**at).len() as u128) < figures.max_reserved);
+            let freed = if (self.ahead(now).len() as u128) < figures.max_reserved { None } else { freed };
+            let near = asked.terms.max_wait.and_then(|wait| slot?.checked_sub(wait.0));
+            return near.max(freed.copied()).unwrap_or(now).saturating_sub(now);
+        }
         let granted = instants.into_iter().find(|at| self.judge(asked, *at).is_ok());
         granted.expect("a request that is not impossible is granted some time") - now
     }

@@ -4,7 +4,7 @@
 use crate::config;
 use crate::past::Figures;
 use crate::play::{Move, Play, moves, terms};
-use crate::script::{any_limit, spacing};
+use crate::script::{any_limit, ramped, spacing};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use quorate::limiter::{Decision, Limit, Part, Register, Spacing, Span, Terms, Time, decide};
@@ -33,7 +33,7 @@ proptest! {
     #[test]
     fn what_is_all_given_back_has_never_been(
         (limit, moves, ahead, order, questions) in
-            (any_limit(), moves(4, 20), vec((1..5_u64, terms()), 1..12), any::<u64>(), questions())
+            (prop_oneof![3 => any_limit(), 1 => ramped()], prop_oneof![Just(vec![]), moves(4, 20)], vec((1..5_u64, terms()), 1..12), any::<u64>(), questions())
     ) {
         let mut play = Play::new(limit);
         for one in &moves {
