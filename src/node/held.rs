@@ -19,8 +19,6 @@ use tokio::time::sleep;
 const ASKED_MAX: Duration = Duration::from_secs(3_600);
 /// Whoever was with a leader for longer than this stood in its line.
 const IN_LINE_FOR: Duration = Duration::from_millis(100);
-/// A leader without a majority says so sooner than this: whoever was in line for longer had one that served.
-const REALLY_IN_LINE_FOR: Duration = Duration::from_secs(4);
 /// How long to try to give back what nobody waits for any more. Past it the slot is wasted, which is the safe side.
 const LEAVE_WITHIN: Duration = Duration::from_secs(30);
 /// A pause between two attempts to do so.
@@ -101,10 +99,9 @@ async fn in_line(
             }
             Attempt::GiveUp(refusal, detail) => search.give_up(refusal, detail),
             Attempt::Again(refusal, detail) => {
-                // The same for one that had it in line for a while and sent it away because it does not lead any more, or has
-                // just lost its majority.
-                let in_line_for = if refusal == Refusal::NoLeader { IN_LINE_FOR } else { REALLY_IN_LINE_FOR };
-                if asked.elapsed() > in_line_for {
+                // The same for one that had it in line for a while and sent it away because it does not lead any more. One that
+                // has no majority all the time says something else.
+                if refusal == Refusal::NoLeader && asked.elapsed() > IN_LINE_FOR {
                     search.renew();
                 }
                 search.failed(refusal, detail);

@@ -21,8 +21,7 @@ use crate::limiter::{Denial, Key, Reason, Span, Time};
 use crate::limits::{LEADER_WAIT_MS, REQUEST_TIMEOUT_MS, WAITERS_MAX};
 use crate::metric_names;
 use crate::state::{Acquire, Command, Outcome, Rule, Several, SeveralRule, Withdraw};
-use std::collections::{HashMap, HashSet, VecDeque};
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
@@ -33,12 +32,8 @@ const TRIED_AT_ONCE_MAX: usize = 256;
 const SLEEP_MAX: Duration = Duration::from_secs(5);
 /// Shortest, so that a refusal that is due at once does not spin.
 const SLEEP_MIN: Duration = Duration::from_micros(200);
-
-const IN_LINE: u8 = 0;
-const TRIED: u8 = 1;
-const GONE: u8 = 2;
-/// Gone while it was being tried: what comes of that goes back.
-const TRIED_AND_GONE: u8 = 3;
+/// When to try again after the proposer's queue was full.
+const QUEUE_FULL_PAUSE: Span = Span::from_millis(5);
 
 /// All lines.
 pub(super) struct Waitroom {
@@ -52,6 +47,8 @@ struct Lines {
     /// The lines for several keys: there are few of them.
     several: HashSet<Name>,
     waiting: usize,
+    /// How many have ever come: the number of the next one.
+    come: u64,
 }
 
 /// The keys of a line, in order.
@@ -73,14 +70,89 @@ impl Lines {
         let several = self.several.iter().filter(|name| name.contains(key)).filter_map(|name| self.by_name.get(name));
         self.by_name.get(std::slice::from_ref(key)).into_iter().chain(several)
     }
+
+    fn waiter(&mut self, name: &Name, number: u64) -> Option<&mut Waiter> {
+        self.by_name.get_mut(name)?.waiters.get_mut(&number)
+    }
+
+    /// One goes away; whether that took it out of its line.
+    fn go(&mut self, name: &Name, number: u64) -> bool {
+        let left = self.by_name.get_mut(name).and_then(|line| line.go(number)).is_some();
+        self.count(0, usize::from(left));
+        left
+    }
+
+    /// Takes one out of its line.
+    fn take(&mut self, name: &Name, number: u64) -> Option<Waiter> {
+        let waiter = self.by_name.get_mut(name)?.take(number)?;
+        self.count(0, 1);
+        Some(waiter)
+    }
+
+    /// Back into line after it was tried, and perhaps refused, unless it went away meanwhile.
+    fn back(&mut self, name: &Name, number: u64, refusal: Option<Refusal>) {
+        let Some(line) = self.by_name.get_mut(name) else { return };
+        line.refusal = refusal.or(line.refusal.take());
+        if let Some(waiter) = line.waiters.get_mut(&number) {
+            waiter.tried = false;
+            if waiter.gone {
+                self.go(name, number);
+            }
+        }
+    }
+
+    fn count(&mut self, came: usize, went: usize) {
+        self.waiting = self.waiting + came - went;
+        metrics::gauge!(metric_names::WAITING).set(metric_names::gauge_value(self.waiting as u64));
+    }
 }
 
 struct Line {
-    waiters: VecDeque<Waiter>,
+    /// By number, so in the order of arrival.
+    waiters: BTreeMap<u64, Waiter>,
+    /// Id, claim and number of those that can leave by them.
+    requests: BTreeSet<(u128, u64, u64)>,
     /// What the head was told last: what those are told whose patience ends.
     refusal: Option<Refusal>,
     /// Something was given back, or the head has gone.
     stirred: Arc<Notify>,
+}
+
+impl Line {
+    fn new(stirred: Arc<Notify>) -> Self {
+        Self { waiters: BTreeMap::new(), requests: BTreeSet::new(), refusal: None, stirred }
+    }
+
+    fn push(&mut self, number: u64, waiter: Waiter) {
+        self.requests.extend(waiter.request(number));
+        self.waiters.insert(number, waiter);
+    }
+
+    fn take(&mut self, number: u64) -> Option<Waiter> {
+        let waiter = self.waiters.remove(&number)?;
+        if let Some(request) = waiter.request(number) {
+            self.requests.remove(&request);
+        }
+        Some(waiter)
+    }
+
+    /// One goes away: out of the line, or as soon as what the cluster is being asked for it is known.
+    fn go(&mut self, number: u64) -> Option<Waiter> {
+        let head = self.waiters.first_key_value().is_some_and(|(first, _)| *first == number);
+        let waiter = self.waiters.get_mut(&number)?;
+        if waiter.tried {
+            waiter.gone = true;
+            return None;
+        }
+        if head {
+            self.stirred.notify_one();
+        }
+        self.take(number)
+    }
+
+    fn numbers_of(&self, id: u128, claim: u64) -> Vec<u64> {
+        self.requests.range((id, claim, 0)..=(id, claim, u64::MAX)).map(|(_, _, number)| *number).collect()
+    }
 }
 
 /// Which key refused, and what it said.
@@ -97,33 +169,38 @@ struct Waiter {
     since: Stopwatch,
     /// Until when it waits; `None` for ever.
     until: Option<Deadline>,
-    state: Arc<AtomicU8>,
+    /// The cluster is being asked for it right now.
+    tried: bool,
+    /// It went away while it was being tried: what comes of that goes back.
+    gone: bool,
     answer: oneshot::Sender<Reply>,
+}
+
+impl Waiter {
+    fn request(&self, number: u64) -> Option<(u128, u64, u64)> {
+        self.acquire.identity.map(|identity| (identity.id, self.acquire.claim, number))
+    }
 }
 
 /// One that waits, held by whoever asked. Dropped, it leaves the line.
 struct Place<'a> {
     room: &'a Waitroom,
     line: Name,
-    state: Arc<AtomicU8>,
+    number: u64,
 }
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        if go(&self.state) {
-            self.room.tidy(&self.line);
-        }
+        self.room.lines().go(&self.line, self.number);
     }
 }
 
 impl Place<'_> {
     /// Leaves the line unless the cluster is being asked right now; then that answer is waited for.
     fn leave(&self) -> bool {
-        let left = self.state.compare_exchange(IN_LINE, GONE, Ordering::AcqRel, Ordering::Acquire).is_ok();
-        if left {
-            self.room.tidy(&self.line);
-        }
-        left
+        let mut lines = self.room.lines();
+        let tried = lines.waiter(&self.line, self.number).is_some_and(|waiter| waiter.tried);
+        !tried && lines.go(&self.line, self.number)
     }
 }
 
@@ -137,14 +214,9 @@ impl Waitroom {
         let (sender, mut answer) = oneshot::channel();
         let line = name_of(&acquire);
         let keys: Vec<_> = acquire.wanted().map(|wanted| wanted.key.clone()).collect();
-        let state = Arc::new(AtomicU8::new(IN_LINE));
-        if !self.join(
-            &line,
-            Waiter { acquire, since: Stopwatch::start(), until, state: Arc::clone(&state), answer: sender },
-        ) {
-            return Reply::Overloaded;
-        }
-        let place = Place { room: self, line, state };
+        let waiter = Waiter { acquire, since: Stopwatch::start(), until, tried: false, gone: false, answer: sender };
+        let Some(number) = self.join(&line, waiter) else { return Reply::Overloaded };
+        let place = Place { room: self, line, number };
         let gone = || Reply::Unknown("the line was given up".to_owned());
         let Some(until) = until else { return answer.await.unwrap_or_else(|_| gone()) };
         match tokio::time::timeout_at(until.instant(), &mut answer).await {
@@ -158,18 +230,11 @@ impl Waitroom {
     /// Takes a request out of its line.
     pub(super) fn leave(&self, withdraw: &Withdraw) {
         let name = name(withdraw.keys.iter());
-        {
-            let lines = self.lines();
-            let Some(line) = lines.by_name.get(&name) else { return };
-            for waiter in &line.waiters {
-                let same = waiter.acquire.claim == withdraw.claim
-                    && waiter.acquire.identity.is_some_and(|identity| identity.id == withdraw.id);
-                if same {
-                    go(&waiter.state);
-                }
-            }
+        let mut lines = self.lines();
+        let numbers = lines.by_name.get(&name).map(|line| line.numbers_of(withdraw.id, withdraw.claim));
+        for number in numbers.into_iter().flatten() {
+            lines.go(&name, number);
         }
-        self.tidy(&name);
     }
 
     /// Something was given back: the head of every line that waits for this key may try again.
@@ -192,7 +257,7 @@ impl Waitroom {
         let (mut waiting, mut position) = (0, None);
         for line in self.lines().of(key) {
             waiting += line.waiters.len() as u64;
-            position = position.or_else(|| line.waiters.iter().position(named).map(|index| index as u64 + 1));
+            position = position.or_else(|| line.waiters.values().position(named).map(|index| index as u64 + 1));
         }
         (waiting, position)
     }
@@ -219,40 +284,27 @@ impl Waitroom {
         self.refusal(&name([key].into_iter()), std::slice::from_ref(key))
     }
 
-    fn join(self: &Arc<Self>, name: &Name, waiter: Waiter) -> bool {
+    fn join(self: &Arc<Self>, name: &Name, waiter: Waiter) -> Option<u64> {
         let mut lines = self.lines();
         if lines.waiting >= WAITERS_MAX {
-            return false;
+            return None;
         }
-        lines.waiting += 1;
-        show(lines.waiting);
+        let number = lines.come;
+        lines.come += 1;
+        lines.count(1, 0);
         if let Some(line) = lines.by_name.get_mut(name) {
-            line.waiters.push_back(waiter);
-            return true;
+            line.push(number, waiter);
+            return Some(number);
         }
         if name.len() > 1 {
             lines.several.insert(Arc::clone(name));
         }
         let stirred = Arc::new(Notify::new());
-        let waiters = VecDeque::from([waiter]);
-        lines.by_name.insert(Arc::clone(name), Line { waiters, refusal: None, stirred: Arc::clone(&stirred) });
+        let mut line = Line::new(Arc::clone(&stirred));
+        line.push(number, waiter);
+        lines.by_name.insert(Arc::clone(name), line);
         tokio::spawn(Arc::clone(self).serve(Arc::clone(name), stirred));
-        true
-    }
-
-    /// Drops those who have gone, and wakes the line if that changed its head.
-    fn tidy(&self, name: &Name) {
-        let mut lines = self.lines();
-        let Some(line) = lines.by_name.get_mut(name) else { return };
-        let before = line.waiters.len();
-        let head_went = line.waiters.front().is_some_and(is_gone);
-        line.waiters.retain(|waiter| !is_gone(waiter));
-        let left = before - line.waiters.len();
-        if head_went {
-            line.stirred.notify_one();
-        }
-        lines.waiting -= left;
-        show(lines.waiting);
+        Some(number)
     }
 
     /// Serves one line until it is empty.
@@ -262,10 +314,15 @@ impl Waitroom {
             let count = tried.len();
             let reply = self.put(tried.iter().map(|one| one.acquire.clone()).collect()).await;
             let Tried { granted, again_after } = match reply {
-                Decided::Verdict(Verdict { outcome: Outcome::Several(outcomes), at }) => {
+                Some(Decided::Verdict(Verdict { outcome: Outcome::Several(outcomes), at })) => {
                     self.settle(&name, tried, outcomes.into_iter().map(|outcome| Verdict { outcome, at }))
                 }
-                other => {
+                None => {
+                    let mut lines = self.lines();
+                    tried.iter().for_each(|head| lines.back(&name, head.number, None));
+                    Tried { granted: 0, again_after: Some(QUEUE_FULL_PAUSE) }
+                }
+                Some(other) => {
                     self.send_away(&name, &other);
                     Tried::default()
                 }
@@ -281,51 +338,35 @@ impl Waitroom {
 
     /// The first of a line, marked as being tried; `None` ends the line.
     fn heads(&self, name: &Name, most: usize) -> Option<Vec<Head>> {
-        loop {
-            let mut lines = self.lines();
-            let line = lines.by_name.get_mut(name)?;
-            let mut heads = Vec::new();
-            for waiter in line.waiters.iter().take(most) {
-                if waiter.answer.is_closed() {
-                    waiter.state.store(GONE, Ordering::Release);
-                }
-                if waiter.state.compare_exchange(IN_LINE, TRIED, Ordering::AcqRel, Ordering::Acquire).is_ok() {
-                    let mut acquire = waiter.acquire.clone();
-                    // What is left of its patience, so that it gets no slot it would not wait for.
-                    let lead = acquire.terms.lead;
-                    acquire.terms.max_wait = waiter.until.map(|until| span(until.remaining()).max(lead));
-                    let (until, waited) = (waiter.until, span(waiter.since.elapsed()));
-                    heads.push(Head { acquire, waited, until, state: Arc::clone(&waiter.state) });
-                }
-            }
-            if !heads.is_empty() {
-                return Some(heads);
-            }
-            let before = line.waiters.len();
-            line.waiters.retain(|waiter| !is_gone(waiter));
-            let left = before - line.waiters.len();
-            if line.waiters.is_empty() {
-                lines.by_name.remove(name);
-                lines.several.remove(name);
-            }
-            lines.waiting -= left;
-            show(lines.waiting);
+        let mut lines = self.lines();
+        let line = lines.by_name.get_mut(name)?;
+        if line.waiters.is_empty() {
+            lines.by_name.remove(name);
+            lines.several.remove(name);
+            return None;
         }
+        let heads = line.waiters.iter_mut().take(most).map(|(number, waiter)| {
+            waiter.tried = true;
+            let mut acquire = waiter.acquire.clone();
+            // What is left of its patience, so that it gets no slot it would not wait for.
+            let lead = acquire.terms.lead;
+            acquire.terms.max_wait = waiter.until.map(|until| span(until.remaining()).max(lead));
+            Head { number: *number, acquire, waited: span(waiter.since.elapsed()), until: waiter.until }
+        });
+        Some(heads.collect())
     }
 
-    async fn put(&self, acquires: Vec<Acquire>) -> Decided {
+    /// `None` if so much is queued that this has to come later.
+    async fn put(&self, acquires: Vec<Acquire>) -> Option<Decided> {
         let after = |ms| Deadline::after(Duration::from_millis(ms));
         let command = Command::Several(Several { acquires, rule: SeveralRule::InLine });
-        match self.proposer.submit(command) {
-            Some(waiting) => waiting.until(after(LEADER_WAIT_MS), after(REQUEST_TIMEOUT_MS)).await,
-            None => Decided::NoQuorum,
-        }
+        Some(self.proposer.submit(command)?.until(after(LEADER_WAIT_MS), after(REQUEST_TIMEOUT_MS)).await)
     }
 
     /// Answers those that are decided; the others go on waiting.
     fn settle(self: &Arc<Self>, name: &Name, tried: Vec<Head>, verdicts: impl Iterator<Item = Verdict>) -> Tried {
         let mut result = Tried::default();
-        for (Head { acquire, waited, until, state }, mut verdict) in tried.into_iter().zip(verdicts) {
+        for (Head { number, acquire, waited, until }, mut verdict) in tried.into_iter().zip(verdicts) {
             let patient = until.is_none_or(|until| !until.passed());
             if let Outcome::Granted(grant) = &mut verdict.outcome {
                 grant.had_waited(waited);
@@ -333,23 +374,20 @@ impl Waitroom {
             match &verdict.outcome {
                 Outcome::Denied { by, denial, rule } if is_for_want_of_a_place(denial.reason) && patient => {
                     result.again_after = Some(denial.retry_after);
-                    back_into_line(&state);
                     let refuser = acquire.wanted().nth(*by).unwrap_or(&acquire.first);
                     let (key, rule) = (refuser.key.clone(), rule.clone());
-                    if let Some(line) = self.lines().by_name.get_mut(name) {
-                        line.refusal = Some(Refusal { key, denial: *denial, rule, at: verdict.at });
-                    }
+                    let refusal = Refusal { key, denial: *denial, rule, at: verdict.at };
+                    self.lines().back(name, number, Some(refusal));
                 }
-                Outcome::Skipped => back_into_line(&state),
+                Outcome::Skipped => self.lines().back(name, number, None),
                 Outcome::Granted(_) => {
                     result.granted += 1;
-                    let wanted = state.load(Ordering::Acquire) == TRIED;
-                    if !self.answer(name, &state, Reply::Decided(verdict)) || !wanted {
+                    if !self.answer(name, number, Reply::Decided(verdict)) {
                         self.give_back(&acquire);
                     }
                 }
                 _ => {
-                    self.answer(name, &state, Reply::Decided(verdict));
+                    self.answer(name, number, Reply::Decided(verdict));
                 }
             }
         }
@@ -357,35 +395,29 @@ impl Waitroom {
     }
 
     /// Takes one out of the line and answers it; whether somebody was there to hear it.
-    fn answer(&self, name: &Name, state: &Arc<AtomicU8>, reply: Reply) -> bool {
-        let waiter = {
-            let mut lines = self.lines();
-            let Some(line) = lines.by_name.get_mut(name) else { return false };
-            let at = line.waiters.iter().position(|waiter| Arc::ptr_eq(&waiter.state, state));
-            let waiter = at.and_then(|at| line.waiters.remove(at));
-            lines.waiting -= usize::from(waiter.is_some());
-            show(lines.waiting);
-            waiter
-        };
-        waiter.is_some_and(|waiter| waiter.answer.send(reply).is_ok())
+    fn answer(&self, name: &Name, number: u64, reply: Reply) -> bool {
+        let waiter = self.lines().take(name, number);
+        waiter.is_some_and(|waiter| !waiter.gone && waiter.answer.send(reply).is_ok())
     }
 
     /// Sends the whole line away. Those that were tried may have been decided; the others certainly were not.
     fn send_away(&self, name: &Name, decided: &Decided) {
-        let line = {
+        let (line, was_served) = {
             let mut lines = self.lines();
             let Some(line) = lines.by_name.get_mut(name) else { return };
+            line.requests.clear();
+            let was_served = line.refusal.take().is_some();
             let waiters = std::mem::take(&mut line.waiters);
-            lines.waiting -= waiters.len();
-            show(lines.waiting);
-            waiters
+            lines.count(0, waiters.len());
+            (waiters, was_served)
         };
-        for waiter in line {
-            let tried = waiter.state.load(Ordering::Acquire) == TRIED;
+        for waiter in line.into_values() {
             let reply = match decided {
-                Decided::Unknown(why) if tried => Reply::Unknown(why.clone()),
+                Decided::Unknown(why) if waiter.tried => Reply::Unknown(why.clone()),
                 // What became of the head is not known, as a rule because leadership was lost; the others were not even tried.
                 Decided::NotLeading | Decided::Unknown(_) => Reply::NotLeading,
+                // A line that a majority has refused before has lost it just now: others may have it, or this node again.
+                Decided::NoQuorum if was_served => Reply::NotLeading,
                 Decided::NoQuorum => Reply::NoQuorum,
                 Decided::Verdict(_) => Reply::Unknown("another outcome than was asked for".to_owned()),
             };
@@ -416,11 +448,11 @@ impl Waitroom {
 
 /// One that is put to the cluster.
 struct Head {
+    number: u64,
     acquire: Acquire,
     /// How long it had been in line when it was put to the cluster.
     waited: Span,
     until: Option<Deadline>,
-    state: Arc<AtomicU8>,
 }
 
 /// What came of putting the head of a line to the cluster.
@@ -431,27 +463,6 @@ struct Tried {
     again_after: Option<Span>,
 }
 
-/// Marks one as gone; whether the cluster was not being asked for it at that moment.
-fn go(state: &AtomicU8) -> bool {
-    let change = |from, to| state.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok();
-    if change(IN_LINE, GONE) {
-        return true;
-    }
-    // It may have come back into line in between.
-    !change(TRIED, TRIED_AND_GONE) && change(IN_LINE, GONE)
-}
-
-/// Back into line after it was tried, or gone for good.
-fn back_into_line(state: &AtomicU8) {
-    if state.compare_exchange(TRIED, IN_LINE, Ordering::AcqRel, Ordering::Acquire).is_err() {
-        state.store(GONE, Ordering::Release);
-    }
-}
-
-fn is_gone(waiter: &Waiter) -> bool {
-    waiter.state.load(Ordering::Acquire) == GONE
-}
-
 /// Whether waiting could help.
 const fn is_for_want_of_a_place(reason: Reason) -> bool {
     matches!(reason, Reason::ReservationsFull | Reason::WindowFull | Reason::InFlightFull)
@@ -459,8 +470,4 @@ const fn is_for_want_of_a_place(reason: Reason) -> bool {
 
 fn span(duration: Duration) -> Span {
     Span(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
-}
-
-fn show(waiting: usize) {
-    metrics::gauge!(metric_names::WAITING).set(metric_names::gauge_value(waiting as u64));
 }
