@@ -18,7 +18,9 @@ impl Shared {
             Question::Decide { command, queued_ms, within_ms } => {
                 self.decide_here(command, after(queued_ms), after(within_ms)).await
             }
-            Question::Wait { acquire, wait_ms } => self.waitroom.wait(acquire, wait_ms.map(after)).await,
+            Question::Wait { acquire, waited_ms, wait_ms } => {
+                self.waitroom.wait(acquire, Duration::from_millis(waited_ms), wait_ms.map(after)).await
+            }
             Question::Leave { withdraw, within_ms } => self.leave_here(withdraw, after(within_ms)).await,
             Question::Look { key, waiter, within_ms } => self.look_here(&key, waiter, after(within_ms)).await,
             Question::Rules { name, within_ms } => self.rules_here(name.as_deref(), after(within_ms)).await,

@@ -16,9 +16,10 @@ pub(super) enum Question {
         queued_ms: u64,
         within_ms: u64,
     },
-    /// Waits in line until there is a place, `wait_ms` at most; for ever if that is absent.
+    /// Waits in line until there is a place, `wait_ms` at most; for ever if that is absent. It has waited elsewhere before.
     Wait {
         acquire: Acquire,
+        waited_ms: u64,
         wait_ms: Option<u64>,
     },
     /// Whoever waited has gone away.

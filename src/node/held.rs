@@ -17,6 +17,8 @@ use tokio::time::sleep;
 
 /// One question to the leader lasts no longer than this; then it is asked again under the same id.
 const ASKED_MAX: Duration = Duration::from_secs(3_600);
+/// Who waits anyway waits for the next leader for so long: the time within which a cluster heals.
+const LEADER_PATIENCE: Duration = Duration::from_secs(10);
 /// Whoever was with a leader for longer than this stood in its line.
 const IN_LINE_FOR: Duration = Duration::from_millis(100);
 /// How long to try to give back what nobody waits for any more. Past it the slot is wasted, which is the safe side.
@@ -81,12 +83,13 @@ async fn in_line(
 ) -> Result<(Verdict, Option<String>), Failure> {
     let mut doubt = None;
     let mut search = Search::new(&handle.shared);
+    let since = Stopwatch::start();
     loop {
         let asked = Stopwatch::start();
         let deadline = until.map_or(Deadline::after(ASKED_MAX), |until| {
             Deadline::after(until.remaining().min(ASKED_MAX) + handle.shared.request_timeout)
         });
-        match search.attempt(&Task::Wait(acquire, until), deadline).await {
+        match search.attempt(&Task::Wait(acquire, since, until), deadline).await {
             Attempt::Done(Reply::Decided(verdict)) => {
                 return Ok((verdict, doubt));
             }
@@ -95,14 +98,14 @@ async fn in_line(
                 doubt = Some(detail.clone());
                 search.failed(Refusal::NoLeader, detail);
                 // There was a leader, and it had the request: the search for the next one begins now.
-                search.renew();
+                search.renew(LEADER_PATIENCE);
             }
             Attempt::GiveUp(refusal, detail) => search.give_up(refusal, detail),
             Attempt::Again(refusal, detail) => {
                 // The same for one that had it in line for a while and sent it away because it does not lead any more. One that
                 // has no majority all the time says something else.
                 if refusal == Refusal::NoLeader && asked.elapsed() > IN_LINE_FOR {
-                    search.renew();
+                    search.renew(LEADER_PATIENCE);
                 }
                 search.failed(refusal, detail);
             }

@@ -3,7 +3,7 @@
 use super::forward::{Question, Reply};
 use super::handle::Shared;
 use super::verdict::{Failure, Refusal};
-use crate::clock::Deadline;
+use crate::clock::{Deadline, Stopwatch};
 use crate::limiter::{Key, Span};
 use crate::limits::LEADER_WAIT_MS;
 use crate::raft::{self, CallError, Status};
@@ -12,16 +12,18 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// A pause between two attempts, unless somebody else comes to lead first.
-const RETRY_PAUSE: Duration = Duration::from_millis(10);
+/// A pause between two attempts, unless somebody else comes to lead first; each is twice as long as the one before. Thousands may
+/// search at once, and a leader that they keep busy with attempts does not get its majority back.
+const RETRY_PAUSE_MIN: Duration = Duration::from_millis(10);
+const RETRY_PAUSE_MAX: Duration = Duration::from_millis(320);
 /// When a refused client should come back: an election takes about as long.
 const RETRY_AFTER: Span = Span::from_millis(500);
 
 /// What is asked of the leader.
 pub(super) enum Task<'a> {
     Decide(&'a Command),
-    /// Until when it waits; for ever if that is absent.
-    Wait(&'a Acquire, Option<Deadline>),
+    /// Since when it waits, and until when; for ever if that is absent.
+    Wait(&'a Acquire, Stopwatch, Option<Deadline>),
     Leave(&'a Withdraw),
     Look(&'a Key, Option<u128>),
     Rules(Option<&'a str>),
@@ -34,7 +36,10 @@ impl Task<'_> {
             Self::Decide(command) => {
                 Question::Decide { command: (*command).clone(), queued_ms: millis(queued_until), within_ms }
             }
-            Self::Wait(acquire, until) => Question::Wait { acquire: (*acquire).clone(), wait_ms: until.map(millis) },
+            Self::Wait(acquire, since, until) => {
+                let waited_ms = u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX);
+                Question::Wait { acquire: (*acquire).clone(), waited_ms, wait_ms: until.map(millis) }
+            }
             Self::Leave(withdraw) => Question::Leave { withdraw: (*withdraw).clone(), within_ms },
             Self::Look(key, waiter) => Question::Look { key: (*key).clone(), waiter: *waiter, within_ms },
             Self::Rules(name) => Question::Rules { name: name.map(str::to_owned), within_ms },
@@ -65,6 +70,7 @@ pub(super) struct Search {
     shared: Arc<Shared>,
     status: watch::Receiver<Status>,
     until: Deadline,
+    pause: Duration,
     last: (Refusal, String),
     over: bool,
 }
@@ -75,6 +81,7 @@ impl Search {
             shared: Arc::clone(shared),
             status: shared.consensus.status(),
             until: Deadline::after(Duration::from_millis(LEADER_WAIT_MS)),
+            pause: RETRY_PAUSE_MIN,
             last: (Refusal::NoLeader, String::new()),
             over: false,
         }
@@ -90,8 +97,9 @@ impl Search {
     }
 
     /// Patience begins anew.
-    pub(super) fn renew(&mut self) {
-        self.until = Deadline::after(Duration::from_millis(LEADER_WAIT_MS));
+    pub(super) fn renew(&mut self, patience: Duration) {
+        self.until = Deadline::after(patience);
+        self.pause = RETRY_PAUSE_MIN;
     }
 
     /// Waits until another attempt makes sense, or says why there will be none.
@@ -101,7 +109,8 @@ impl Search {
             return Err(Failure::Refused { refusal, detail, retry_after: RETRY_AFTER });
         }
         // Someone else may lead by then, or the same leader may have its quorum back.
-        let _ = tokio::time::timeout(RETRY_PAUSE, self.status.changed()).await;
+        let _ = tokio::time::timeout(self.pause, self.status.changed()).await;
+        self.pause = (2 * self.pause).min(RETRY_PAUSE_MAX);
         Ok(())
     }
 

@@ -6,7 +6,7 @@
 //! for want of a place, the head tries again when the refusal said, or when something was given back.
 //!
 //! The room is this leader's own memory. When leadership is lost everybody is sent away with that word, and whoever holds the
-//! request takes it to the next leader, under the same id.
+//! request takes it to the next leader, under the same id, and says how long it has waited: lines form again in the old order.
 //!
 //! Invariants
 //! - At most [`WAITERS_MAX`] wait.
@@ -39,6 +39,8 @@ const QUEUE_FULL_PAUSE: Span = Span::from_millis(5);
 pub(super) struct Waitroom {
     proposer: Arc<Proposer>,
     lines: Mutex<Lines>,
+    /// What arrivals are measured on.
+    opened: Stopwatch,
 }
 
 #[derive(Default)]
@@ -47,12 +49,16 @@ struct Lines {
     /// The lines for several keys: there are few of them.
     several: HashSet<Name>,
     waiting: usize,
-    /// How many have ever come: the number of the next one.
+    /// How many have ever come.
     come: u64,
 }
 
 /// The keys of a line, in order.
 type Name = Arc<[Key]>;
+
+/// Where one stands: when it first asked, in milliseconds since this room was opened or before that, and how many came to this
+/// room before it.
+type Number = (i64, u64);
 
 fn name<'a>(keys: impl Iterator<Item = &'a Key>) -> Name {
     let mut keys: Vec<_> = keys.cloned().collect();
@@ -71,26 +77,26 @@ impl Lines {
         self.by_name.get(std::slice::from_ref(key)).into_iter().chain(several)
     }
 
-    fn waiter(&mut self, name: &Name, number: u64) -> Option<&mut Waiter> {
+    fn waiter(&mut self, name: &Name, number: Number) -> Option<&mut Waiter> {
         self.by_name.get_mut(name)?.waiters.get_mut(&number)
     }
 
     /// One goes away; whether that took it out of its line.
-    fn go(&mut self, name: &Name, number: u64) -> bool {
+    fn go(&mut self, name: &Name, number: Number) -> bool {
         let left = self.by_name.get_mut(name).and_then(|line| line.go(number)).is_some();
         self.count(0, usize::from(left));
         left
     }
 
     /// Takes one out of its line.
-    fn take(&mut self, name: &Name, number: u64) -> Option<Waiter> {
+    fn take(&mut self, name: &Name, number: Number) -> Option<Waiter> {
         let waiter = self.by_name.get_mut(name)?.take(number)?;
         self.count(0, 1);
         Some(waiter)
     }
 
     /// Back into line after it was tried, and perhaps refused, unless it went away meanwhile.
-    fn back(&mut self, name: &Name, number: u64, refusal: Option<Refusal>) {
+    fn back(&mut self, name: &Name, number: Number, refusal: Option<Refusal>) {
         let Some(line) = self.by_name.get_mut(name) else { return };
         line.refusal = refusal.or(line.refusal.take());
         if let Some(waiter) = line.waiters.get_mut(&number) {
@@ -108,10 +114,10 @@ impl Lines {
 }
 
 struct Line {
-    /// By number, so in the order of arrival.
-    waiters: BTreeMap<u64, Waiter>,
+    /// In the order of arrival.
+    waiters: BTreeMap<Number, Waiter>,
     /// Id, claim and number of those that can leave by them.
-    requests: BTreeSet<(u128, u64, u64)>,
+    requests: BTreeSet<(u128, u64, Number)>,
     /// What the head was told last: what those are told whose patience ends.
     refusal: Option<Refusal>,
     /// Something was given back, or the head has gone.
@@ -123,12 +129,12 @@ impl Line {
         Self { waiters: BTreeMap::new(), requests: BTreeSet::new(), refusal: None, stirred }
     }
 
-    fn push(&mut self, number: u64, waiter: Waiter) {
+    fn push(&mut self, number: Number, waiter: Waiter) {
         self.requests.extend(waiter.request(number));
         self.waiters.insert(number, waiter);
     }
 
-    fn take(&mut self, number: u64) -> Option<Waiter> {
+    fn take(&mut self, number: Number) -> Option<Waiter> {
         let waiter = self.waiters.remove(&number)?;
         if let Some(request) = waiter.request(number) {
             self.requests.remove(&request);
@@ -137,7 +143,7 @@ impl Line {
     }
 
     /// One goes away: out of the line, or as soon as what the cluster is being asked for it is known.
-    fn go(&mut self, number: u64) -> Option<Waiter> {
+    fn go(&mut self, number: Number) -> Option<Waiter> {
         let head = self.waiters.first_key_value().is_some_and(|(first, _)| *first == number);
         let waiter = self.waiters.get_mut(&number)?;
         if waiter.tried {
@@ -150,8 +156,9 @@ impl Line {
         self.take(number)
     }
 
-    fn numbers_of(&self, id: u128, claim: u64) -> Vec<u64> {
-        self.requests.range((id, claim, 0)..=(id, claim, u64::MAX)).map(|(_, _, number)| *number).collect()
+    fn numbers_of(&self, id: u128, claim: u64) -> Vec<Number> {
+        let (first, last) = ((i64::MIN, 0), (i64::MAX, u64::MAX));
+        self.requests.range((id, claim, first)..=(id, claim, last)).map(|(_, _, number)| *number).collect()
     }
 }
 
@@ -177,7 +184,7 @@ struct Waiter {
 }
 
 impl Waiter {
-    fn request(&self, number: u64) -> Option<(u128, u64, u64)> {
+    fn request(&self, number: Number) -> Option<(u128, u64, Number)> {
         self.acquire.identity.map(|identity| (identity.id, self.acquire.claim, number))
     }
 }
@@ -186,7 +193,7 @@ impl Waiter {
 struct Place<'a> {
     room: &'a Waitroom,
     line: Name,
-    number: u64,
+    number: Number,
 }
 
 impl Drop for Place<'_> {
@@ -206,16 +213,16 @@ impl Place<'_> {
 
 impl Waitroom {
     pub(super) fn new(proposer: Arc<Proposer>) -> Arc<Self> {
-        Arc::new(Self { proposer, lines: Mutex::default() })
+        Arc::new(Self { proposer, lines: Mutex::default(), opened: Stopwatch::start() })
     }
 
-    /// Stands in line until there is an answer, or until `until`.
-    pub(super) async fn wait(self: &Arc<Self>, acquire: Acquire, until: Option<Deadline>) -> Reply {
+    /// Stands in line until there is an answer, or until `until`, as one that has `waited` elsewhere.
+    pub(super) async fn wait(self: &Arc<Self>, acquire: Acquire, waited: Duration, until: Option<Deadline>) -> Reply {
         let (sender, mut answer) = oneshot::channel();
         let line = name_of(&acquire);
         let keys: Vec<_> = acquire.wanted().map(|wanted| wanted.key.clone()).collect();
         let waiter = Waiter { acquire, since: Stopwatch::start(), until, tried: false, gone: false, answer: sender };
-        let Some(number) = self.join(&line, waiter) else { return Reply::Overloaded };
+        let Some(number) = self.join(&line, waited, waiter) else { return Reply::Overloaded };
         let place = Place { room: self, line, number };
         let gone = || Reply::Unknown("the line was given up".to_owned());
         let Some(until) = until else { return answer.await.unwrap_or_else(|_| gone()) };
@@ -284,12 +291,13 @@ impl Waitroom {
         self.refusal(&name([key].into_iter()), std::slice::from_ref(key))
     }
 
-    fn join(self: &Arc<Self>, name: &Name, waiter: Waiter) -> Option<u64> {
+    fn join(self: &Arc<Self>, name: &Name, waited: Duration, waiter: Waiter) -> Option<Number> {
         let mut lines = self.lines();
         if lines.waiting >= WAITERS_MAX {
             return None;
         }
-        let number = lines.come;
+        let millis = |span: Duration| i64::try_from(span.as_millis()).unwrap_or(i64::MAX);
+        let number = (millis(self.opened.elapsed()) - millis(waited), lines.come);
         lines.come += 1;
         lines.count(1, 0);
         if let Some(line) = lines.by_name.get_mut(name) {
@@ -395,7 +403,7 @@ impl Waitroom {
     }
 
     /// Takes one out of the line and answers it; whether somebody was there to hear it.
-    fn answer(&self, name: &Name, number: u64, reply: Reply) -> bool {
+    fn answer(&self, name: &Name, number: Number, reply: Reply) -> bool {
         let waiter = self.lines().take(name, number);
         waiter.is_some_and(|waiter| !waiter.gone && waiter.answer.send(reply).is_ok())
     }
@@ -448,7 +456,7 @@ impl Waitroom {
 
 /// One that is put to the cluster.
 struct Head {
-    number: u64,
+    number: Number,
     acquire: Acquire,
     /// How long it had been in line when it was put to the cluster.
     waited: Span,

@@ -31,7 +31,7 @@ use tokio::sync::oneshot;
 const CHUNK_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Entries kept in memory for replication, and their bytes.
 const CACHE_ENTRIES_MAX: usize = 100_000;
-const CACHE_BYTES_MAX: usize = 256 * 1024 * 1024;
+const CACHE_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Largest record that is believed when reading.
 const RECORD_BYTES_MAX: u32 = 64 * 1024 * 1024;
 /// Never zero, so that a stretch of zeros is no length.
@@ -54,7 +54,7 @@ impl Types for LogTypes {
 
     fn payload_size(payload: &Self::LogPayload) -> u64 {
         match &payload.0.payload {
-            WirePayload::Batch(batch) => 64 + 128 * batch.commands.len() as u64,
+            WirePayload::Batch(batch) => batch.memory_bytes(),
             WirePayload::Blank | WirePayload::Membership(_) => 256,
         }
     }

@@ -9,6 +9,9 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::Arc;
 
+/// A key of usual length and what its allocation takes beside it.
+const KEY_HEAP_BYTES: usize = 64;
+
 /// Who leads: a term of office. Two leaders never share one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub struct LeaderId {
@@ -43,6 +46,14 @@ pub struct Batch {
     pub keys_max: u64,
     /// Decided in this order.
     pub commands: Vec<Command>,
+}
+
+impl Batch {
+    /// What it takes in memory, about: one command may be a thousand requests.
+    pub fn memory_bytes(&self) -> u64 {
+        let requests: usize = self.commands.iter().map(Command::weight).sum();
+        (size_of::<Self>() + requests * (size_of::<Acquire>() + KEY_HEAP_BYTES)) as u64
+    }
 }
 
 impl fmt::Display for Batch {

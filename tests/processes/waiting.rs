@@ -90,8 +90,21 @@ async fn thousands_wait_in_one_line() {
         skip("thousands_wait_in_one_line", &format!("{count} connections need more than {descriptors} descriptors"));
         return;
     }
+    // Order is a promise of one leader. On a machine so busy that leadership moves, everything else is judged, and order again.
+    for _ in 0..3 {
+        if one_line(count).await {
+            return;
+        }
+        println!("leadership moved while {count} waited: order is judged in another run");
+    }
+    skip("thousands_wait_in_one_line", "leadership moved in every run, so the order of arrival was not judged");
+}
+
+/// One line from beginning to end; whether it had one leader all the time.
+async fn one_line(count: usize) -> bool {
     let cluster = Cluster::start(3).await;
     let urls = cluster.urls();
+    let term = term(&cluster).await;
     let limit = json!({"rate": "2000/s", "max_reserved": 100});
     let ask = json!({"key": "line", "limit": limit});
 
@@ -129,12 +142,14 @@ async fn thousands_wait_in_one_line() {
     let mut arrived = Vec::new();
     for id in kept_ids.iter().step_by(kept_ids.len() / 50) {
         let view = look(&cluster, "line", &format!("?request_id={}", id.replace(' ', "%20"))).await;
-        arrived.push((view["position"].as_u64().expect("it waits"), id.clone()));
+        arrived.push((view["position"].as_u64(), id.clone()));
     }
     arrived.sort_unstable();
 
-    let reset = cluster.http.delete(format!("{}/keys/line", urls[1])).send().await.unwrap();
-    assert_eq!(reset.status(), 200);
+    let mut tries = patience();
+    while cluster.http.delete(format!("{}/keys/line", urls[1])).send().await.unwrap().status() != 200 {
+        assert!(tries.next().await, "the key is not reset:\n{}", cluster.logs());
+    }
     let mut served = Vec::new();
     while let Some(answer) = answers.join_next().await {
         let (id, status, body) = answer.unwrap().expect("an answer");
@@ -147,12 +162,31 @@ async fn thousands_wait_in_one_line() {
     let spaced = served.windows(2).all(|pair| pair[1].0 >= pair[0].0 + 499);
     assert!(spaced, "slots keep their distance");
     assert!(served.windows(2).all(|pair| pair[0].1 < pair[1].1), "slots come in the order of permits");
-    let place = |id: &String| served.iter().position(|(_, _, served)| served == id);
-    let order: Vec<_> = arrived.iter().map(|(_, id)| place(id)).collect();
-    assert!(order.is_sorted(), "served in the order of arrival: {arrived:?} {order:?}");
+    let one_leader = self::term(&cluster).await == term;
+    if one_leader {
+        let place = |id: &String| served.iter().position(|(_, _, served)| served == id);
+        let order: Vec<_> = arrived.iter().map(|(_, id)| place(id)).collect();
+        assert!(arrived.iter().all(|(position, _)| position.is_some()), "all of them wait: {arrived:?}");
+        assert!(order.is_sorted(), "served in the order of arrival: {arrived:?} {order:?}");
+    }
     let took = (served[served.len() - 1].0 - served[0].0) / 1_000;
     println!("{} were served in {took} ms of cluster time, at 2,000 a second", served.len());
     cluster.equal_digests().await;
+    one_leader
+}
+
+/// The term of the current leader, as it says itself.
+async fn term(cluster: &Cluster) -> u64 {
+    let mut tries = patience();
+    loop {
+        for url in cluster.urls() {
+            let view = get(&cluster.http, &format!("{url}/cluster")).await;
+            if let Some(term) = view.filter(|view| view["leader"].is_u64()).and_then(|view| view["term"].as_u64()) {
+                return term;
+            }
+        }
+        assert!(tries.next().await, "no leader:\n{}", cluster.logs());
+    }
 }
 
 /// "A closed connection gives back slot or place (tested with killed clients, thousands of them)": here slots.
