@@ -116,6 +116,8 @@ pub const BODY_TIMEOUT_MS: u64 = 10_000;
 pub const REQUEST_TIMEOUT_MS: u64 = 2_000;
 /// How long a node looks for a leader or a quorum before it answers 503, in milliseconds.
 pub const LEADER_WAIT_MS: u64 = 1_500;
+/// The same for those who wait in line anyway: the time within which a cluster heals.
+pub const LEADER_WAIT_IN_LINE_MS: u64 = 10_000;
 /// Disk space for the history unless configured otherwise: 256 MiB.
 pub const HISTORY_BYTES_DEFAULT: u64 = 256 * 1024 * 1024;
 /// Least disk space for the history: 16 MiB.

@@ -10,6 +10,7 @@ use super::search::{Attempt, Search, Task};
 use super::verdict::{Failure, Refusal, Verdict};
 use crate::clock::{Deadline, Stopwatch};
 use crate::limiter::Span;
+use crate::limits::LEADER_WAIT_IN_LINE_MS;
 use crate::metric_names;
 use crate::state::{Acquire, Outcome, Withdraw};
 use std::time::Duration;
@@ -17,8 +18,7 @@ use tokio::time::sleep;
 
 /// One question to the leader lasts no longer than this; then it is asked again under the same id.
 const ASKED_MAX: Duration = Duration::from_secs(3_600);
-/// Who waits anyway waits for the next leader for so long: the time within which a cluster heals.
-const LEADER_PATIENCE: Duration = Duration::from_secs(10);
+const LEADER_PATIENCE: Duration = Duration::from_millis(LEADER_WAIT_IN_LINE_MS);
 /// Whoever was with a leader for longer than this stood in its line.
 const IN_LINE_FOR: Duration = Duration::from_millis(100);
 /// How long to try to give back what nobody waits for any more. Past it the slot is wasted, which is the safe side.
@@ -83,6 +83,7 @@ async fn in_line(
 ) -> Result<(Verdict, Option<String>), Failure> {
     let mut doubt = None;
     let mut search = Search::new(&handle.shared);
+    search.renew(LEADER_PATIENCE);
     let since = Stopwatch::start();
     loop {
         let asked = Stopwatch::start();

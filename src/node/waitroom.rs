@@ -18,7 +18,7 @@ use super::queue::Decided;
 use super::verdict::Verdict;
 use crate::clock::{Deadline, Stopwatch};
 use crate::limiter::{Denial, Key, Reason, Span, Time};
-use crate::limits::{LEADER_WAIT_MS, REQUEST_TIMEOUT_MS, WAITERS_MAX};
+use crate::limits::{LEADER_WAIT_IN_LINE_MS, LEADER_WAIT_MS, REQUEST_TIMEOUT_MS, WAITERS_MAX};
 use crate::metric_names;
 use crate::state::{Acquire, Command, Outcome, Rule, Several, SeveralRule, Withdraw};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -34,6 +34,9 @@ const SLEEP_MAX: Duration = Duration::from_secs(5);
 const SLEEP_MIN: Duration = Duration::from_micros(200);
 /// When to try again after the proposer's queue was full.
 const QUEUE_FULL_PAUSE: Span = Span::from_millis(5);
+/// How long a line waits for its majority to come back, and when it tries again meanwhile.
+const MAJORITY_WAIT: Duration = Duration::from_millis(LEADER_WAIT_IN_LINE_MS);
+const MAJORITY_PAUSE: Span = Span::from_millis(50);
 
 /// All lines.
 pub(super) struct Waitroom {
@@ -216,13 +219,13 @@ impl Waitroom {
         Arc::new(Self { proposer, lines: Mutex::default(), opened: Stopwatch::start() })
     }
 
-    /// Stands in line until there is an answer, or until `until`, as one that has `waited` elsewhere.
-    pub(super) async fn wait(self: &Arc<Self>, acquire: Acquire, waited: Duration, until: Option<Deadline>) -> Reply {
+    /// Stands in line until there is an answer, or until `until`, as one that has waited elsewhere `before`.
+    pub(super) async fn wait(self: &Arc<Self>, acquire: Acquire, before: Duration, until: Option<Deadline>) -> Reply {
         let (sender, mut answer) = oneshot::channel();
         let line = name_of(&acquire);
         let keys: Vec<_> = acquire.wanted().map(|wanted| wanted.key.clone()).collect();
         let waiter = Waiter { acquire, since: Stopwatch::start(), until, tried: false, gone: false, answer: sender };
-        let Some(number) = self.join(&line, waited, waiter) else { return Reply::Overloaded };
+        let Some(number) = self.join(&line, before, waiter) else { return Reply::Overloaded };
         let place = Place { room: self, line, number };
         let gone = || Reply::Unknown("the line was given up".to_owned());
         let Some(until) = until else { return answer.await.unwrap_or_else(|_| gone()) };
@@ -291,13 +294,13 @@ impl Waitroom {
         self.refusal(&name([key].into_iter()), std::slice::from_ref(key))
     }
 
-    fn join(self: &Arc<Self>, name: &Name, waited: Duration, waiter: Waiter) -> Option<Number> {
+    fn join(self: &Arc<Self>, name: &Name, before: Duration, waiter: Waiter) -> Option<Number> {
         let mut lines = self.lines();
         if lines.waiting >= WAITERS_MAX {
             return None;
         }
         let millis = |span: Duration| i64::try_from(span.as_millis()).unwrap_or(i64::MAX);
-        let number = (millis(self.opened.elapsed()) - millis(waited), lines.come);
+        let number = (millis(self.opened.elapsed()) - millis(before), lines.come);
         lines.come += 1;
         lines.count(1, 0);
         if let Some(line) = lines.by_name.get_mut(name) {
@@ -318,21 +321,32 @@ impl Waitroom {
     /// Serves one line until it is empty.
     async fn serve(self: Arc<Self>, name: Name, stirred: Arc<Notify>) {
         let mut at_once = 1;
+        let mut last_word = Stopwatch::start();
         while let Some(tried) = self.heads(&name, at_once) {
             let count = tried.len();
             let reply = self.put(tried.iter().map(|one| one.acquire.clone()).collect()).await;
             let Tried { granted, again_after } = match reply {
                 Some(Decided::Verdict(Verdict { outcome: Outcome::Several(outcomes), at })) => {
+                    last_word = Stopwatch::start();
                     self.settle(&name, tried, outcomes.into_iter().map(|outcome| Verdict { outcome, at }))
                 }
-                None => {
-                    let mut lines = self.lines();
-                    tried.iter().for_each(|head| lines.back(&name, head.number, None));
-                    Tried { granted: 0, again_after: Some(QUEUE_FULL_PAUSE) }
+                // Whoever is sent away comes back at once, and thousands who do so keep a leader from getting its majority back:
+                // the line waits for that instead.
+                Some(Decided::NoQuorum) if last_word.elapsed() < MAJORITY_WAIT => {
+                    self.try_later(&name, &tried, MAJORITY_PAUSE)
                 }
-                Some(other) => {
-                    self.send_away(&name, &other);
+                None => self.try_later(&name, &tried, QUEUE_FULL_PAUSE),
+                Some(Decided::NotLeading) => self.send_away(&name, &Reply::NotLeading),
+                Some(Decided::NoQuorum) => self.send_away(&name, &Reply::NoQuorum),
+                Some(Decided::Unknown(why)) => {
+                    let reply = Reply::Unknown(why);
+                    for head in &tried {
+                        self.answer(&name, head.number, reply.clone());
+                    }
                     Tried::default()
+                }
+                Some(Decided::Verdict(_)) => {
+                    self.send_away(&name, &Reply::Unknown("another outcome than was asked for".to_owned()))
                 }
             };
             // As many as fitted last time and as many again: a line whose places come one by one asks one by one.
@@ -408,29 +422,30 @@ impl Waitroom {
         waiter.is_some_and(|waiter| !waiter.gone && waiter.answer.send(reply).is_ok())
     }
 
-    /// Sends the whole line away. Those that were tried may have been decided; the others certainly were not.
-    fn send_away(&self, name: &Name, decided: &Decided) {
-        let (line, was_served) = {
+    /// Those that were tried were certainly not decided: they go on waiting.
+    fn try_later(&self, name: &Name, tried: &[Head], after: Span) -> Tried {
+        let mut lines = self.lines();
+        for head in tried {
+            lines.back(name, head.number, None);
+        }
+        Tried { granted: 0, again_after: Some(after) }
+    }
+
+    /// Sends the whole line away.
+    fn send_away(&self, name: &Name, reply: &Reply) -> Tried {
+        let line = {
             let mut lines = self.lines();
-            let Some(line) = lines.by_name.get_mut(name) else { return };
+            let Some(line) = lines.by_name.get_mut(name) else { return Tried::default() };
             line.requests.clear();
-            let was_served = line.refusal.take().is_some();
+            line.refusal = None;
             let waiters = std::mem::take(&mut line.waiters);
             lines.count(0, waiters.len());
-            (waiters, was_served)
+            waiters
         };
         for waiter in line.into_values() {
-            let reply = match decided {
-                Decided::Unknown(why) if waiter.tried => Reply::Unknown(why.clone()),
-                // What became of the head is not known, as a rule because leadership was lost; the others were not even tried.
-                Decided::NotLeading | Decided::Unknown(_) => Reply::NotLeading,
-                // A line that a majority has refused before has lost it just now: others may have it, or this node again.
-                Decided::NoQuorum if was_served => Reply::NotLeading,
-                Decided::NoQuorum => Reply::NoQuorum,
-                Decided::Verdict(_) => Reply::Unknown("another outcome than was asked for".to_owned()),
-            };
-            let _ = waiter.answer.send(reply);
+            let _ = waiter.answer.send(reply.clone());
         }
+        Tried::default()
     }
 
     /// Gives back what a request got that nobody waits for any more.
