@@ -38,6 +38,8 @@ pub struct Config {
     pub advertise: Option<String>,
     /// The first members and their peer addresses; empty when the data has to know.
     pub members: BTreeMap<u64, String>,
+    /// Whether it waits for a cluster to add it.
+    pub join: bool,
     /// Name of the cluster.
     pub cluster: String,
     /// Keys held at once.
@@ -98,6 +100,7 @@ impl Config {
             peer_listen: reader.checked("peer_listen", address),
             advertise: reader.optional("advertise", url),
             members: reader.optional("members", members).unwrap_or_default(),
+            join: reader.optional("join", truth).unwrap_or_default(),
             cluster: reader.checked("cluster", name),
             keys_max: reader.integer("keys_max"),
             connections_max: usize::try_from(reader.integer("connections_max")).unwrap_or(usize::MAX),

@@ -112,8 +112,14 @@ pub const CONNECTIONS_DEFAULT: usize = 16_384;
 pub const HEADER_TIMEOUT_MS: u64 = 10_000;
 /// Time to send the body of a request, in milliseconds.
 pub const BODY_TIMEOUT_MS: u64 = 10_000;
+/// Largest id of a node.
+pub const NODE_ID_MAX: u64 = 65_535;
+/// Longest address of a node: a host name of 253 bytes, a colon and a port.
+pub const ADDRESS_BYTES_MAX: usize = 259;
 /// Time a node works on one request before it answers that it could not, in milliseconds.
 pub const REQUEST_TIMEOUT_MS: u64 = 2_000;
+/// The same for a change of members, which takes two entries and a node that catches up.
+pub const MEMBERSHIP_TIMEOUT_MS: u64 = 10_000;
 /// How long a node looks for a leader or a quorum before it answers 503, in milliseconds.
 pub const LEADER_WAIT_MS: u64 = 1_500;
 /// The same for those who wait in line anyway: the time within which a cluster heals.

@@ -44,6 +44,7 @@ impl Cluster {
             id,
             data: dir.join(format!("node{id}")),
             members: members.clone(),
+            join: false,
             cluster: "test".to_owned(),
             advertise: format!("http://node{id}"),
             keys_max: 1_000,

@@ -1,4 +1,4 @@
-//! `GET /cluster`, `GET /cluster/digest` and the probes: the cluster as one node sees it.
+//! `/cluster…` and the probes: the cluster as one node sees it, and changing who belongs to it.
 
 use super::millis::Millis;
 use serde::{Deserialize, Serialize};
@@ -32,6 +32,8 @@ pub struct MemberResponse {
     pub peer: String,
     /// `leader`, `follower`, `candidate` or `learner`.
     pub role: String,
+    /// Whether it has a vote.
+    pub voter: bool,
     /// The last log index known to be on it.
     pub last_log: Option<u64>,
     /// The last log index it has applied.
@@ -70,4 +72,66 @@ pub struct Check {
     /// What is wrong.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
+}
+
+/// A node that is to belong to the cluster.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AddNodeRequest {
+    /// Its id: never one that another directory had.
+    #[schema(example = 4)]
+    pub id: u64,
+    /// Where the other nodes reach it: host:port.
+    #[schema(example = "10.0.0.4:7101")]
+    pub peer: String,
+    /// Whether it votes as soon as it has caught up.
+    #[serde(default = "yes")]
+    pub voter: bool,
+}
+
+const fn yes() -> bool {
+    true
+}
+
+/// A node that belongs to the cluster.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AddNodeResponse {
+    /// Its id.
+    pub id: u64,
+    /// Where the other nodes reach it.
+    pub peer: String,
+    /// `voter` or `learner`.
+    pub role: String,
+    /// Whether this request changed anything.
+    pub changed: bool,
+    /// With 202: how many log entries it is behind. Ask again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub behind: Option<u64>,
+}
+
+/// A node that does not belong to the cluster.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RemoveNodeResponse {
+    /// Its id.
+    pub id: u64,
+    /// Whether it did before.
+    pub removed: bool,
+}
+
+/// Who is to lead.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TransferRequest {
+    /// A node that votes; the one that is farthest if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<u64>,
+}
+
+/// Who leads.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct TransferResponse {
+    /// The leader.
+    pub leader: u64,
+    /// Its term.
+    pub term: u64,
 }

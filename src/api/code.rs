@@ -20,6 +20,8 @@ pub enum Code {
     NoPolicy,
     /// No such permit.
     NoPermit,
+    /// No such node.
+    NoNode,
     /// No such route.
     NotFound,
     /// The route exists, the method does not.
@@ -28,6 +30,8 @@ pub enum Code {
     Expired,
     /// Another policy has the same pattern.
     PolicyConflict,
+    /// The cluster cannot be changed like that, or not now.
+    MembershipConflict,
     /// The policy has another revision than the request asks for.
     RevisionMismatch,
     /// A body, key or batch over its bound.
@@ -38,6 +42,8 @@ pub enum Code {
     RequestIdReused,
     /// A new policy, and no room for one.
     TooManyPolicies,
+    /// A node that was to be added or to lead does not answer.
+    NodeUnreachable,
     /// Who is asking?
     Unauthenticated,
     /// Known, but not allowed.
@@ -75,21 +81,24 @@ pub enum Certainty {
 
 impl Code {
     /// All codes a node writes.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 27] = [
         Self::Denied,
         Self::BadRequest,
         Self::NoLimit,
         Self::NoPolicy,
         Self::NoPermit,
+        Self::NoNode,
         Self::NotFound,
         Self::MethodNotAllowed,
         Self::Expired,
         Self::PolicyConflict,
+        Self::MembershipConflict,
         Self::RevisionMismatch,
         Self::TooLarge,
         Self::Never,
         Self::RequestIdReused,
         Self::TooManyPolicies,
+        Self::NodeUnreachable,
         Self::Unauthenticated,
         Self::Forbidden,
         Self::Internal,
@@ -110,15 +119,18 @@ impl Code {
             Self::NoLimit => ("no_limit", 404, "The key has no limit"),
             Self::NoPolicy => ("no_policy", 404, "No such policy"),
             Self::NoPermit => ("no_permit", 404, "No such permit"),
+            Self::NoNode => ("no_node", 404, "No such node"),
             Self::NotFound => ("not_found", 404, "No such route"),
             Self::MethodNotAllowed => ("method_not_allowed", 405, "The route does not know this method"),
             Self::Expired => ("expired", 409, "Decided too late to be used"),
             Self::PolicyConflict => ("policy_conflict", 409, "Another policy has the same pattern"),
+            Self::MembershipConflict => ("membership_conflict", 409, "The cluster cannot be changed like that now"),
             Self::RevisionMismatch => ("revision_mismatch", 412, "The policy has another revision"),
             Self::TooLarge => ("too_large", 413, "Larger than allowed"),
             Self::Never => ("never", 422, "Can never be granted"),
             Self::RequestIdReused => ("request_id_reused", 422, "The request id belongs to another request"),
             Self::TooManyPolicies => ("too_many_policies", 422, "No room for another policy"),
+            Self::NodeUnreachable => ("node_unreachable", 422, "The node does not answer as itself"),
             Self::Unauthenticated => ("unauthenticated", 401, "Not authenticated"),
             Self::Forbidden => ("forbidden", 403, "Not allowed"),
             Self::Internal => ("internal", 500, "The node failed"),

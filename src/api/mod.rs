@@ -25,7 +25,10 @@ mod release;
 
 pub use acquire::{AcquireRequest, AcquireResponse, AllOfResponse, PartRequest, PermitResponse, Wait};
 pub use batch::{BatchRequest, BatchResponse};
-pub use cluster::{Check, ClusterResponse, DigestResponse, Health, MemberResponse};
+pub use cluster::{
+    AddNodeRequest, AddNodeResponse, Check, ClusterResponse, DigestResponse, Health, MemberResponse,
+    RemoveNodeResponse, TransferRequest, TransferResponse,
+};
 pub use code::{Certainty, Code};
 pub use history::{
     AuditEvent, AuditResponse, DenialLine, HistoryResponse, KeyHistoryResponse, KeyUsage, PermitLine, PermitOutcome,

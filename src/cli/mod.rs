@@ -11,6 +11,7 @@
 mod acquire;
 mod audit;
 mod chart;
+mod cluster;
 mod completions;
 mod config;
 mod exit;
@@ -71,6 +72,9 @@ enum Command {
     Audit(audit::Args),
     /// Show the nodes of the cluster and who leads
     Status(status::Args),
+    /// Add and remove nodes, hand leadership over
+    #[command(subcommand)]
+    Cluster(cluster::Command),
     /// Check configuration files, or print what takes effect
     #[command(subcommand)]
     Config(config::Command),
@@ -93,6 +97,9 @@ pub fn main() -> ExitCode {
         Command::History(args) => runtime(false).and_then(|runtime| runtime.block_on(history::run(&args, output))),
         Command::Audit(args) => runtime(false).and_then(|runtime| runtime.block_on(audit::run(&args, output))),
         Command::Status(args) => runtime(false).and_then(|runtime| runtime.block_on(status::run(&args, output))),
+        Command::Cluster(command) => {
+            runtime(false).and_then(|runtime| runtime.block_on(cluster::run(&command, output)))
+        }
         Command::Config(command) => config::run(&command, output),
         Command::Completions(args) => completions::run(&args, output),
     };

@@ -68,6 +68,7 @@ async fn serve(config: &Config, stop_with_stdin: bool) -> Result<(), Failure> {
         id: config.id,
         data: config.data.clone(),
         members: config.members.clone(),
+        join: config.join,
         cluster: config.cluster.clone(),
         advertise: advertise.clone(),
         keys_max: config.keys_max,

@@ -12,6 +12,7 @@
 mod error;
 mod exchange;
 mod lease;
+mod members;
 mod nodes;
 mod permit;
 mod policies;

@@ -6,7 +6,7 @@
 use crate::limiter::Span;
 use crate::limits::{
     BODY_TIMEOUT_MS, CONNECTIONS_DEFAULT, HEADER_TIMEOUT_MS, HISTORY_AGE_MS_DEFAULT, HISTORY_BYTES_DEFAULT,
-    HISTORY_BYTES_MAX, HISTORY_BYTES_MIN, KEYS_DEFAULT, KEYS_MAX, REQUEST_TIMEOUT_MS,
+    HISTORY_BYTES_MAX, HISTORY_BYTES_MIN, KEYS_DEFAULT, KEYS_MAX, NODE_ID_MAX, REQUEST_TIMEOUT_MS,
 };
 
 /// One setting.
@@ -75,7 +75,6 @@ pub enum Kind {
 }
 
 /// Largest node id: ids are never reused, so there have to be plenty.
-const ID_MAX: u64 = 65_535;
 /// A minute: past it nobody waits for an answer any more.
 const TIMEOUT_MS_MAX: u64 = 60_000;
 
@@ -84,7 +83,7 @@ pub const KEYS: &[Key] = &[
     Key {
         name: "id",
         default: Fallback::Required,
-        kind: Kind::Integer { min: 1, max: ID_MAX },
+        kind: Kind::Integer { min: 1, max: NODE_ID_MAX },
         help: "This node's number in the cluster, never reused",
     },
     Key {
@@ -116,6 +115,12 @@ pub const KEYS: &[Key] = &[
         default: Fallback::Derived("none: a node with data knows them"),
         kind: Kind::Members,
         help: "The first members of the cluster with their peer addresses: 1=host:port,2=host:port,3=host:port",
+    },
+    Key {
+        name: "join",
+        default: Fallback::Bool(false),
+        kind: Kind::Bool,
+        help: "Whether a node with an empty directory waits for a cluster to add it, in place of `members`: true or false",
     },
     Key {
         name: "cluster",

@@ -33,8 +33,8 @@ fn rendered(view: ClusterView) -> ClusterResponse {
 }
 
 fn member(view: MemberView) -> MemberResponse {
-    let MemberView { id, client, peer, role, last_log, applied, reachable } = view;
-    MemberResponse { id, client, peer, role, last_log, applied, reachable }
+    let MemberView { id, client, peer, role, voter, last_log, applied, reachable } = view;
+    MemberResponse { id, client, peer, role, voter, last_log, applied, reachable }
 }
 
 #[cfg(test)]
@@ -50,6 +50,7 @@ mod tests {
             client: Some("http://127.0.0.1:7001".to_owned()),
             peer: "127.0.0.1:7101".to_owned(),
             role: "leader".to_owned(),
+            voter: true,
             last_log: Some(12),
             applied: None,
             reachable: true,
@@ -65,7 +66,7 @@ mod tests {
         assert_eq!(
             serde_json::to_value(rendered(view)).unwrap(),
             json!({"leader": 1, "term": 3, "clock_ms": 1.5, "me": 2, "cluster_id": "c0ffee", "nodes": [
-                {"id": 1, "client": "http://127.0.0.1:7001", "peer": "127.0.0.1:7101", "role": "leader", "last_log": 12,
+                {"id": 1, "client": "http://127.0.0.1:7001", "peer": "127.0.0.1:7101", "role": "leader", "voter": true, "last_log": 12,
                  "applied": null, "reachable": true}]})
         );
     }

@@ -26,6 +26,7 @@ mod history;
 mod index;
 mod keys;
 mod limit;
+mod members;
 mod meters;
 mod metrics;
 mod openapi;

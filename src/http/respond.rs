@@ -25,6 +25,11 @@ pub(super) fn json(body: &impl Serialize) -> Response {
     with_json(StatusCode::OK, HeaderValue::from_static("application/json"), body)
 }
 
+/// The same under another status.
+pub(super) fn json_as(status: StatusCode, body: &impl Serialize) -> Response {
+    with_json(status, HeaderValue::from_static("application/json"), body)
+}
+
 /// A problem, with `Retry-After` on 429 and 503.
 pub(super) fn problem(problem: &Problem) -> Response {
     let status = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);

@@ -2,7 +2,8 @@
 
 use super::app::App;
 use super::{
-    acquire, audit, batch, cluster, digest, history, index, keys, metrics, openapi, policies, probes, release, respond,
+    acquire, audit, batch, cluster, digest, history, index, keys, members, metrics, openapi, policies, probes, release,
+    respond,
 };
 use crate::api::{Code, Problem};
 use axum::Router;
@@ -28,6 +29,9 @@ pub(super) enum Route {
     Audit,
     Cluster,
     Digest,
+    AddNode,
+    RemoveNode,
+    Transfer,
     Livez,
     Readyz,
     Healthz,
@@ -38,7 +42,7 @@ pub(super) enum Route {
 
 impl Route {
     /// In the order of the enum, which is their number.
-    pub(super) const ALL: [Self; 21] = [
+    pub(super) const ALL: [Self; 24] = [
         Self::Acquire,
         Self::Batch,
         Self::Release,
@@ -54,6 +58,9 @@ impl Route {
         Self::Audit,
         Self::Cluster,
         Self::Digest,
+        Self::AddNode,
+        Self::RemoveNode,
+        Self::Transfer,
         Self::Livez,
         Self::Readyz,
         Self::Healthz,
@@ -80,6 +87,9 @@ impl Route {
             Self::Audit => (Method::GET, "/audit", "changes of policies, members and leaders"),
             Self::Cluster => (Method::GET, "/cluster", "who leads, who is there"),
             Self::Digest => (Method::GET, "/cluster/digest", "a digest of this node's state, to compare nodes by"),
+            Self::AddNode => (Method::POST, "/cluster/nodes", "add a node"),
+            Self::RemoveNode => (Method::DELETE, "/cluster/nodes/{id}", "remove a node"),
+            Self::Transfer => (Method::POST, "/cluster/transfer", "hand leadership over"),
             Self::Livez => (Method::GET, "/livez", "whether the process answers"),
             Self::Readyz => (Method::GET, "/readyz", "whether this node should get traffic; ?verbose says why"),
             Self::Healthz => (Method::GET, "/healthz", "the same as /readyz"),
@@ -135,6 +145,9 @@ impl Route {
             Self::Audit => get(audit::audit),
             Self::Cluster => get(cluster::cluster),
             Self::Digest => get(digest::digest),
+            Self::AddNode => post(members::add),
+            Self::RemoveNode => delete(members::remove),
+            Self::Transfer => post(members::transfer),
             Self::Livez => get(probes::livez),
             Self::Readyz => get(probes::readyz),
             Self::Healthz => get(probes::healthz),
@@ -155,6 +168,9 @@ fn pattern(path: &str) -> &str {
     let within = path.strip_prefix("/keys/").and_then(|rest| rest.strip_suffix("/history"));
     if within.is_some_and(|key| !key.contains('/')) {
         return "/keys/{key}/history";
+    }
+    if varies("/cluster/nodes/") {
+        return "/cluster/nodes/{id}";
     }
     if varies("/policies/") {
         return "/policies/{name}";

@@ -41,7 +41,7 @@ impl Server {
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
         let shutdown = stopped.map(|_| ());
-        let running = tokio::spawn(run(listener, Upstream::Script(script), options, shutdown));
+        let running = tokio::spawn(run(listener, Upstream::Script(Box::new(script)), options, shutdown));
         Self { address, stop: Some(stop), running }
     }
 

@@ -69,13 +69,12 @@ mod tests {
     use super::*;
     use crate::http::options::Options;
     use crate::http::upstream::Upstream;
-    use crate::http::upstream::scripted::Script;
     use http::StatusCode;
     use http_body_util::BodyExt;
 
     #[tokio::test]
     async fn a_panic_is_an_answer() {
-        let app = App::new(Upstream::Script(Script::default()), Options::default());
+        let app = App::new(Upstream::Script(Box::default()), Options::default());
         let response = surround(&app, Some(Route::Acquire), async { panic!("on purpose") }).await;
         assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
         let bytes = response.into_body().collect().await.unwrap().to_bytes();

@@ -4,7 +4,7 @@
 //! path.
 
 use crate::limiter::Key;
-use crate::node::{ClusterView, DigestView, Failure, Handle, Look, Readiness, Rules, Verdict};
+use crate::node::{Change, Changed, ClusterView, DigestView, Failure, Handle, Look, Readiness, Rules, Verdict};
 use crate::state::{Acquire, Command};
 
 /// The node, or its stand-in.
@@ -12,7 +12,7 @@ use crate::state::{Acquire, Command};
 pub(super) enum Upstream {
     Node(Handle),
     #[cfg(test)]
-    Script(scripted::Script),
+    Script(Box<scripted::Script>),
 }
 
 impl Upstream {
@@ -46,6 +46,14 @@ impl Upstream {
             Self::Node(handle) => handle.rules(name).await,
             #[cfg(test)]
             Self::Script(script) => (script.rules)(name.map(str::to_owned)).await,
+        }
+    }
+
+    pub(super) async fn change(&self, change: &Change) -> Result<Changed, Failure> {
+        match self {
+            Self::Node(handle) => handle.change(change).await,
+            #[cfg(test)]
+            Self::Script(script) => (script.change)(change.clone()).await,
         }
     }
 
@@ -86,7 +94,7 @@ impl Upstream {
 pub(super) mod scripted {
     //! A node that says what a test wants it to.
 
-    use super::{ClusterView, Command, DigestView, Failure, Key, Look, Readiness, Rules, Verdict};
+    use super::{Change, Changed, ClusterView, Command, DigestView, Failure, Key, Look, Readiness, Rules, Verdict};
     use crate::limiter::{Span, Time};
     use crate::state::{Grant, Outcome, Permit};
     use futures::FutureExt;
@@ -99,6 +107,7 @@ pub(super) mod scripted {
     pub(in crate::http) struct Script {
         pub(in crate::http) decide: Answering<Command, Result<Verdict, Failure>>,
         pub(in crate::http) rules: Answering<Option<String>, Result<Rules, Failure>>,
+        pub(in crate::http) change: Answering<Change, Result<Changed, Failure>>,
         pub(in crate::http) look: Answering<Key, Result<Look, Failure>>,
         pub(in crate::http) digest: Box<dyn Fn() -> BoxFuture<'static, DigestView> + Send + Sync>,
         pub(in crate::http) cluster: ClusterView,
@@ -134,6 +143,7 @@ pub(super) mod scripted {
             Self {
                 decide: Box::new(|_| ready(Ok(granted())).boxed()),
                 rules: Box::new(|_| pending().boxed()),
+                change: Box::new(|_| pending().boxed()),
                 look: Box::new(|_| pending().boxed()),
                 digest: Box::new(|| pending().boxed()),
                 cluster,

@@ -24,6 +24,7 @@ impl Shared {
             Question::Leave { withdraw, within_ms } => self.leave_here(withdraw, after(within_ms)).await,
             Question::Look { key, waiter, within_ms } => self.look_here(&key, waiter, after(within_ms)).await,
             Question::Rules { name, within_ms } => self.rules_here(name.as_deref(), after(within_ms)).await,
+            Question::Change { change, within_ms } => self.change_here(change, after(within_ms)).await,
             Question::Report => {
                 let progress = self.consensus.progress();
                 let role = self.consensus.status().borrow().role.to_owned();

@@ -2,6 +2,7 @@
 //!
 //! One hop at most: a node that is asked and does not lead says so, and the asking node looks again who does.
 
+use super::membership::{Change, Changed};
 use super::verdict::{Look, Rules, Verdict};
 use crate::limiter::Key;
 use crate::state::{Acquire, Command, Withdraw};
@@ -39,6 +40,11 @@ pub(super) enum Question {
         within_ms: u64,
     },
     Report,
+    /// Change who belongs to the cluster, or who leads it.
+    Change {
+        change: Change,
+        within_ms: u64,
+    },
 }
 
 /// Its answer.
@@ -48,6 +54,7 @@ pub(super) enum Reply {
     Looked(Look),
     Rules(Rules),
     Report(Report),
+    Changed(Changed),
     /// Certainly not applied.
     NotLeading,
     /// Certainly not applied.

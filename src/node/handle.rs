@@ -2,6 +2,7 @@
 
 use super::forward::Reply;
 use super::held::{Held, Leaving};
+use super::membership::{Change, Changed};
 use super::proposer::Proposer;
 use super::reach::Reach;
 use super::search::{Attempt, Search, Task};
@@ -10,6 +11,7 @@ use super::views::{ClusterView, DigestView, MemberView, Readiness};
 use super::waitroom::Waitroom;
 use crate::clock::Deadline;
 use crate::limiter::Key;
+use crate::limits::{LEADER_WAIT_MS, MEMBERSHIP_TIMEOUT_MS};
 use crate::raft::Consensus;
 use crate::state::{Acquire, Command, Outcome};
 use std::sync::Arc;
@@ -102,6 +104,29 @@ impl Handle {
         }
     }
 
+    /// Changes who belongs to the cluster, or who leads it. Asking again, also when the outcome is unknown, is safe.
+    pub async fn change(&self, change: &Change) -> Result<Changed, Failure> {
+        let deadline = Deadline::after(Duration::from_millis(MEMBERSHIP_TIMEOUT_MS));
+        let mut search = Search::new(&self.shared);
+        let mut doubt = None;
+        loop {
+            match search.attempt(&Task::Change(change), deadline).await {
+                Attempt::Done(Reply::Changed(changed)) => return Ok(changed),
+                Attempt::Done(_) => return Err(another_question()),
+                Attempt::GiveUp(refusal, detail) => search.give_up(refusal, detail),
+                // It took the leader's place to get here, or cost it: the search for the next one begins now.
+                Attempt::Again(refusal, detail) => search.failed(refusal, detail),
+                Attempt::Unknown(detail) => {
+                    search.renew(Duration::from_millis(LEADER_WAIT_MS));
+                    doubt = Some(detail);
+                }
+            }
+            if let Err(failure) = search.again(deadline).await {
+                return Err(doubt.map_or(failure, |detail| Failure::Unknown { detail }));
+            }
+        }
+    }
+
     /// A question that changes nothing: an unanswered one is safe to repeat.
     async fn read(&self, task: &Task<'_>) -> Result<Reply, Failure> {
         let deadline = Deadline::after(self.shared.request_timeout);
@@ -122,6 +147,7 @@ impl Handle {
         let shared = &self.shared;
         let status = shared.consensus.status().borrow().clone();
         let progress = shared.consensus.progress();
+        let voters = shared.consensus.membership().voters;
         let nodes = progress.members.iter().map(|(id, peer)| {
             let report = shared.reach.report(*id);
             let mine = *id == shared.me;
@@ -131,6 +157,7 @@ impl Handle {
                 client: shared.consensus.client_of(*id),
                 peer: peer.clone(),
                 role: if mine { status.role.to_owned() } else { role.unwrap_or_else(|| "unknown".to_owned()) },
+                voter: voters.contains(id),
                 last_log: if mine { progress.last_log } else { report.as_ref().and_then(|report| report.last_log) },
                 applied: if mine { progress.applied } else { report.as_ref().and_then(|report| report.applied) },
                 reachable: mine || report.is_some(),
@@ -141,7 +168,7 @@ impl Handle {
             leader: shared.live_leader(),
             term: status.term,
             clock: shared.proposer.time().unwrap_or_else(|| shared.consensus.applied_time()),
-            cluster_id: shared.consensus.cluster_id().to_owned(),
+            cluster_id: shared.consensus.cluster_id(),
             nodes: nodes.collect(),
         }
     }
@@ -216,9 +243,9 @@ impl Shared {
     }
 
     pub(super) fn reaches_majority(&self) -> bool {
-        let members = self.consensus.progress().members;
-        let reachable = members.keys().filter(|id| **id == self.me || self.reach.report(**id).is_some());
-        reachable.count() * 2 > members.len()
+        let voters = self.consensus.membership().voters;
+        let reachable = voters.iter().filter(|id| **id == self.me || self.reach.report(**id).is_some());
+        reachable.count() * 2 > voters.len()
     }
 
     /// Whether this node has stopped serving.

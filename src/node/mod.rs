@@ -12,6 +12,7 @@ mod answer;
 mod forward;
 mod handle;
 mod held;
+mod membership;
 mod options;
 mod proposer;
 mod queue;
@@ -24,6 +25,7 @@ mod waitroom;
 
 pub use crate::raft::{Observer, StartError};
 pub use handle::Handle;
+pub use membership::{Change, Changed, Obstacle};
 pub use options::Options;
 pub use running::{Node, start, start_with};
 pub use verdict::{Failure, Look, Refusal, Rules, Verdict};

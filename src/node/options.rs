@@ -14,6 +14,8 @@ pub struct Options {
     pub data: PathBuf,
     /// Peer address of every member at the first start; ignored once there is data.
     pub members: BTreeMap<u64, String>,
+    /// Belongs to whichever cluster adds it, if the directory is empty.
+    pub join: bool,
     /// Name of the cluster.
     pub cluster: String,
     /// Client URL that is announced to the peers.
@@ -40,6 +42,7 @@ impl Options {
             id: self.id,
             data: self.data.clone(),
             members: self.members.clone(),
+            join: self.join,
             cluster: self.cluster.clone(),
             advertise: self.advertise.clone(),
             heartbeat_ms: self.heartbeat_ms,

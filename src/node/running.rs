@@ -20,6 +20,9 @@ use tokio::sync::watch;
 /// The follower that was asked first may have died in the same moment; when all nodes stop, nobody takes over.
 const HAND_OVER_ATTEMPTS: usize = 2;
 
+/// For one of them.
+const TAKE_OVER: Duration = Duration::from_secs(1);
+
 /// How often the leader metrics are brought up to date when nothing changes.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
@@ -94,34 +97,19 @@ impl Node {
     /// Hands leadership over if this node leads, then stops and syncs. `within` bounds the hand-over.
     pub async fn shutdown(self, within: Duration) {
         self.begin_shutdown();
-        let handed_over = tokio::time::timeout(within, self.hand_over()).await;
-        if handed_over.is_err() {
+        let handing_over = async {
+            for _ in 0..HAND_OVER_ATTEMPTS {
+                if self.shared.hand_over(None, TAKE_OVER).await {
+                    return true;
+                }
+            }
+            false
+        };
+        if !tokio::time::timeout(within, handing_over).await.unwrap_or(false) {
             tracing::warn!("nobody took over within {within:?}; the others will elect a leader");
         }
         self.shared.closed.store(true, Ordering::Release);
         self.shared.consensus.shutdown().await;
-    }
-
-    /// Finishes what is in flight, lets queued requests wait, and asks the most advanced follower to lead.
-    async fn hand_over(&self) {
-        let consensus = &self.shared.consensus;
-        let mut status = consensus.status();
-        for _ in 0..HAND_OVER_ATTEMPTS {
-            let Some(leading) = status.borrow_and_update().leading else { break };
-            let progress = consensus.progress();
-            let reachable = |id: &u64| *id != self.shared.me && self.shared.reach.report(*id).is_some();
-            let candidates = progress.matched.iter().filter(|(id, _)| reachable(id));
-            let Some((to, _)) = candidates.max_by_key(|(_, matched)| **matched) else { return };
-            tracing::info!(%leading, to, "handing leadership over");
-            self.shared.proposer.pause(Duration::from_secs(1)).await;
-            consensus.transfer_leader(*to).await;
-            let lost = status.wait_for(|now| now.leading != Some(leading));
-            let _ = tokio::time::timeout(Duration::from_secs(1), lost).await;
-        }
-        // Requests that wait here are for the new leader, as soon as it is known.
-        let known = status.wait_for(|now| now.leading.is_none() && now.leader.is_some());
-        let _ = tokio::time::timeout(Duration::from_secs(1), known).await;
-        self.shared.proposer.resume();
     }
 }
 

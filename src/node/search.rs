@@ -2,6 +2,7 @@
 
 use super::forward::{Question, Reply};
 use super::handle::Shared;
+use super::membership::Change;
 use super::verdict::{Failure, Refusal};
 use crate::clock::{Deadline, Stopwatch};
 use crate::limiter::{Key, Span};
@@ -27,6 +28,7 @@ pub(super) enum Task<'a> {
     Leave(&'a Withdraw),
     Look(&'a Key, Option<u128>),
     Rules(Option<&'a str>),
+    Change(&'a Change),
 }
 
 impl Task<'_> {
@@ -43,6 +45,7 @@ impl Task<'_> {
             Self::Leave(withdraw) => Question::Leave { withdraw: (*withdraw).clone(), within_ms },
             Self::Look(key, waiter) => Question::Look { key: (*key).clone(), waiter: *waiter, within_ms },
             Self::Rules(name) => Question::Rules { name: name.map(str::to_owned), within_ms },
+            Self::Change(change) => Question::Change { change: (*change).clone(), within_ms },
         }
     }
 }

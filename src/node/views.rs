@@ -30,6 +30,8 @@ pub struct MemberView {
     pub peer: String,
     /// `leader`, `follower`, `candidate`, `learner`, or `unknown` while it is out of reach.
     pub role: String,
+    /// Whether it has a vote.
+    pub voter: bool,
     /// The last log index known to be on it.
     pub last_log: Option<u64>,
     /// The last log index it has applied.

@@ -4,6 +4,7 @@ use super::identity::Identity;
 use super::link::CallError;
 use super::log_store::LogStore;
 use super::marker::{Marker, MarkerError};
+use super::membership::finish_changes;
 use super::network::Network;
 use super::server::{Forwarded, Server};
 use super::state_store::{Observer, StateStore};
@@ -43,6 +44,8 @@ pub struct Settings {
     pub data: PathBuf,
     /// Peer address of every member at the first start; ignored once there is data.
     pub members: BTreeMap<u64, String>,
+    /// Belongs to whichever cluster adds it, if the directory is empty.
+    pub join: bool,
     /// Name of the cluster: part of its id, so that two clusters never mix.
     pub cluster: String,
     /// Where this node's clients connect.
@@ -153,18 +156,26 @@ impl Consensus {
         listener: TcpListener,
         (forwarded, observer): (Arc<dyn Forwarded>, Option<Arc<dyn Observer>>),
     ) -> Result<Self, StartError> {
-        let cluster = (!settings.members.is_empty()).then(|| cluster_id(&settings.cluster, &settings.members));
+        let cluster = match (settings.join, settings.members.is_empty()) {
+            (true, true) => Some(Marker::NO_CLUSTER_YET.to_owned()),
+            (false, true) => None,
+            (false, false) => Some(cluster_id(&settings.cluster, &settings.members)),
+            (true, false) => {
+                let why = "a node that joins an existing cluster gets its members from it: leave `members` out";
+                return Err(StartError::Settings(why.to_owned()));
+            }
+        };
         let marker = Marker::open(&settings.data, settings.id, cluster.as_deref())?;
         let on_disk = |what, dir: &Path| {
             let dir = dir.to_owned();
             move |error| StartError::Disk { what, dir, error }
         };
-        let identity = Identity::open(&settings.data, marker.clone(), settings.advertise.clone())
+        let identity = Identity::open(&settings.data, marker, settings.advertise.clone())
             .map_err(on_disk("memory of peers", &settings.data))?;
         let identity = Arc::new(identity);
         let (log_dir, snapshot_dir) = (settings.data.join("log"), settings.data.join("snapshots"));
         let log = LogStore::open(&log_dir, clocks).map_err(on_disk("log", &log_dir))?;
-        marker.check_log(&settings.data, log.is_empty())?;
+        identity.check_log(log.is_empty())?;
         let state =
             StateStore::open(&snapshot_dir, log.clone(), observer).map_err(on_disk("snapshot", &snapshot_dir))?;
         let network = Network::new(Arc::clone(&identity));
@@ -179,12 +190,16 @@ impl Consensus {
             tokio::spawn(Arc::new(server).run(listener)),
             tokio::spawn(follow_status(raft.clone(), sender)),
             tokio::spawn(take_snapshots(raft.clone(), settings.snapshot_every_entries)),
+            tokio::spawn(finish_changes(raft.clone())),
         ];
-        let consensus = Self { raft, log, state, network, identity, status, tasks };
+        let mut consensus = Self { raft, log, state, network, identity: Arc::clone(&identity), status, tasks };
         consensus.form(settings).await?;
-        if !consensus.log.is_empty() {
+        if consensus.log.is_empty() {
+            // One that joins later gets its log from the leader.
+            consensus.tasks.push(tokio::spawn(remember_formed(consensus.raft.clone(), identity)));
+        } else {
             consensus.log.sync().await.map_err(on_disk("log", &log_dir))?;
-            marker.set_formed(&settings.data)?;
+            identity.set_formed().map_err(on_disk("marker", &settings.data))?;
         }
         Ok(consensus)
     }
@@ -201,6 +216,14 @@ impl Consensus {
             Ok(()) | Err(RaftError::APIError(InitializeError::NotAllowed(_))) => Ok(()),
             Err(error) => Err(StartError::Engine(error.to_string())),
         }
+    }
+
+    pub(super) const fn raft(&self) -> &Raft<TypeConfig, StateStore> {
+        &self.raft
+    }
+
+    pub(super) const fn network(&self) -> &Network {
+        &self.network
     }
 
     /// Who leads; changes wake those who wait on it.
@@ -222,7 +245,7 @@ impl Consensus {
     }
 
     /// The id of the cluster.
-    pub fn cluster_id(&self) -> &str {
+    pub fn cluster_id(&self) -> String {
         self.identity.cluster()
     }
 
@@ -348,7 +371,7 @@ impl Drop for Consensus {
     }
 }
 
-fn not_leading(forward: &ForwardToLeader<TypeConfig>) -> Proposed {
+pub(super) fn not_leading(forward: &ForwardToLeader<TypeConfig>) -> Proposed {
     if forward.reason == ForwardReason::LeaseExpired { Proposed::NoQuorum } else { Proposed::NotLeading }
 }
 
@@ -428,6 +451,19 @@ const fn role(state: ServerState) -> &'static str {
         ServerState::Follower => "follower",
         ServerState::Candidate => "candidate",
         ServerState::Learner | ServerState::Shutdown => "learner",
+    }
+}
+
+/// Waits until the log holds something, and remembers that: from then on an empty log is a lost one.
+async fn remember_formed(raft: Raft<TypeConfig, StateStore>, identity: Arc<Identity>) {
+    let mut metrics = raft.metrics();
+    while metrics.borrow_watched().last_log_index.is_none() {
+        if metrics.changed().await.is_err() {
+            return;
+        }
+    }
+    if let Err(error) = identity.set_formed() {
+        tracing::error!(%error, "the marker of the data directory cannot be written");
     }
 }
 

@@ -4,7 +4,7 @@
 //! same instance as at their first meeting. The first meeting is remembered durably before anything else is said, so a node
 //! whose directory was wiped is recognised and refused: under its old id it could vote twice.
 
-use super::marker::{Marker, write_durably};
+use super::marker::{Marker, MarkerError, write_durably};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;
@@ -48,9 +48,10 @@ pub(super) struct Refused {
 /// This node's own papers and its memory of others.
 #[derive(Debug)]
 pub(super) struct Identity {
-    marker: Marker,
+    node: u64,
+    dir: PathBuf,
+    marker: Mutex<Marker>,
     client: String,
-    path: PathBuf,
     peers: Mutex<Peers>,
     /// Set once a peer has said that this node was wiped.
     disowned: watch::Sender<Option<String>>,
@@ -74,15 +75,26 @@ impl Identity {
             Err(error) => return Err(error),
         };
         let peers = Mutex::new(Peers { instances, clients: BTreeMap::new() });
-        Ok(Self { marker, client, path, peers, disowned: watch::Sender::new(None) })
+        let (node, marker, disowned) = (marker.node, Mutex::new(marker), watch::Sender::new(None));
+        Ok(Self { node, dir: dir.to_owned(), marker, client, peers, disowned })
     }
 
     pub(super) const fn node(&self) -> u64 {
-        self.marker.node
+        self.node
     }
 
-    pub(super) fn cluster(&self) -> &str {
-        &self.marker.cluster
+    pub(super) fn cluster(&self) -> String {
+        self.marker().cluster.clone()
+    }
+
+    /// Refuses a directory whose log was there once and is empty now.
+    pub(super) fn check_log(&self, log_is_empty: bool) -> Result<(), MarkerError> {
+        self.marker().check_log(&self.dir, log_is_empty)
+    }
+
+    /// Remembers durably that the log holds something.
+    pub(super) fn set_formed(&self) -> io::Result<()> {
+        self.marker().set_formed(&self.dir)
     }
 
     /// Client address of a node, once it is known.
@@ -101,19 +113,21 @@ impl Identity {
     }
 
     pub(super) fn hello(&self, to: u64) -> Hello {
+        let marker = self.marker();
         Hello {
             protocol: PROTOCOL,
-            cluster: self.marker.cluster.clone(),
-            node: self.node(),
+            cluster: marker.cluster.clone(),
+            node: self.node,
             to,
-            instance: self.marker.instance.clone(),
+            instance: marker.instance.clone(),
             client: self.client.clone(),
         }
     }
 
-    /// The dialled side: checks the caller and answers.
+    /// The dialled side: checks the caller and answers. One that waits for a cluster belongs to the first that dials it as
+    /// itself.
     pub(super) fn answer(&self, hello: &Hello) -> Greeting {
-        match self.meet(hello) {
+        match self.adopt(hello).and_then(|()| self.meet(hello)) {
             Ok(()) => Greeting::Welcome(self.hello(hello.node)),
             Err(refused) => Greeting::Refused(refused),
         }
@@ -139,21 +153,34 @@ impl Identity {
         }
     }
 
+    fn adopt(&self, hello: &Hello) -> Result<(), Refused> {
+        let mut marker = self.marker();
+        if !marker.waits_for_a_cluster() || hello.to != self.node || hello.node == self.node {
+            return Ok(());
+        }
+        tracing::info!(cluster = hello.cluster, by = hello.node, "this node was added to a cluster");
+        marker.adopted(&self.dir, &hello.cluster).map_err(|error| Refused {
+            wiped: false,
+            detail: format!("node {} cannot remember its cluster: {error}", self.node),
+        })
+    }
+
     fn meet(&self, hello: &Hello) -> Result<(), Refused> {
         let refuse = |detail: String| Err(Refused { wiped: false, detail });
         let (me, them) = (self.node(), hello.node);
         if hello.protocol != PROTOCOL {
             return refuse(format!("node {me} speaks protocol {PROTOCOL}, node {them} {}", hello.protocol));
         }
-        if hello.cluster != self.marker.cluster {
+        if hello.to != me || them == me {
+            return refuse(format!("this is node {me}, node {them} looks for node {}: check the members", hello.to));
+        }
+        let cluster = self.cluster();
+        if hello.cluster != cluster {
             return refuse(format!(
                 "node {me} belongs to cluster {}, node {them} to {}: all nodes of a cluster start with the same cluster \
                  name and the same members",
-                self.marker.cluster, hello.cluster
+                cluster, hello.cluster
             ));
-        }
-        if hello.to != me || them == me {
-            return refuse(format!("this is node {me}, node {them} looks for node {}: check the members", hello.to));
         }
         self.remember(hello)
     }
@@ -177,7 +204,7 @@ impl Identity {
             None => {
                 let mut instances = peers.instances.clone();
                 instances.insert(hello.node, hello.instance.clone());
-                write_durably(&self.path, &instances).map_err(|error| Refused {
+                write_durably(&self.dir.join(FILE), &instances).map_err(|error| Refused {
                     wiped: false,
                     detail: format!("node {} cannot remember its peers: {error}", self.node()),
                 })?;
@@ -186,6 +213,10 @@ impl Identity {
         }
         peers.clients.insert(hello.node, hello.client.clone());
         Ok(())
+    }
+
+    fn marker(&self) -> MutexGuard<'_, Marker> {
+        self.marker.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> MutexGuard<'_, Peers> {
@@ -211,6 +242,19 @@ mod tests {
         one.accept(2, &greeting).unwrap();
         assert_eq!(one.client_of(2).unwrap(), "http://127.0.0.1:2");
         assert_eq!(two.client_of(1).unwrap(), "http://127.0.0.1:1");
+    }
+
+    #[test]
+    fn a_node_without_a_cluster_belongs_to_the_first_that_calls_it_and_to_no_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let (one, two) = (identity(dir.path(), 1, "c"), identity(dir.path(), 2, "other"));
+        let joins = || identity(dir.path(), 4, Marker::NO_CLUSTER_YET);
+        let error = one.accept(4, &joins().answer(&one.hello(5))).unwrap_err();
+        assert!(error.contains("this is node 4"), "another node was meant: {error}");
+        one.accept(4, &joins().answer(&one.hello(4))).unwrap();
+        assert_eq!(joins().cluster(), "c", "also after a restart");
+        let error = two.accept(4, &joins().answer(&two.hello(4))).unwrap_err();
+        assert!(error.contains("belongs to cluster c"), "{error}");
     }
 
     #[test]

@@ -90,7 +90,10 @@ pub enum MarkerError {
         dir: PathBuf,
     },
     /// Nothing there, and no list of members to begin with.
-    #[error("{dir} is empty and no members are given: a first start needs --members 1=host:port,2=host:port,…")]
+    #[error(
+        "{dir} is empty and no members are given: the first nodes of a cluster start with --members 1=host:port,2=host:port,…, \
+         one that joins later with --join true"
+    )]
     NoMembers {
         /// The directory.
         dir: PathBuf,
@@ -98,6 +101,22 @@ pub enum MarkerError {
 }
 
 impl Marker {
+    /// Of a node that waits for a cluster to add it.
+    pub(super) const NO_CLUSTER_YET: &str = "";
+
+    /// Whether no cluster has added this node yet.
+    pub(super) fn waits_for_a_cluster(&self) -> bool {
+        self.cluster == Self::NO_CLUSTER_YET
+    }
+
+    /// Belongs to `cluster` from now on, durably.
+    pub(super) fn adopted(&mut self, dir: &Path, cluster: &str) -> io::Result<()> {
+        let adopted = Self { cluster: cluster.to_owned(), ..self.clone() };
+        write_durably(&dir.join(FILE), &adopted)?;
+        *self = adopted;
+        Ok(())
+    }
+
     /// Reads the marker of `dir`, or writes one into an empty directory for `node` of `cluster`.
     pub(super) fn open(dir: &Path, node: u64, cluster: Option<&str>) -> Result<Self, MarkerError> {
         let io_error = |error| MarkerError::Io { dir: dir.to_owned(), error };
@@ -125,12 +144,14 @@ impl Marker {
     }
 
     /// Remembers durably that the log holds something.
-    pub(super) fn set_formed(mut self, dir: &Path) -> Result<(), MarkerError> {
+    pub(super) fn set_formed(&mut self, dir: &Path) -> io::Result<()> {
         if self.formed {
             return Ok(());
         }
-        self.formed = true;
-        write_durably(&dir.join(FILE), &self).map_err(|error| MarkerError::Io { dir: dir.to_owned(), error })
+        let formed = Self { formed: true, ..self.clone() };
+        write_durably(&dir.join(FILE), &formed)?;
+        *self = formed;
+        Ok(())
     }
 
     fn check(bytes: &[u8], dir: &Path, path: &Path, node: u64) -> Result<Self, MarkerError> {
@@ -181,7 +202,7 @@ mod tests {
     #[test]
     fn a_log_that_was_there_must_still_be_there() {
         let dir = tempfile::tempdir().unwrap();
-        let marker = Marker::open(dir.path(), 1, Some("abc")).unwrap();
+        let mut marker = Marker::open(dir.path(), 1, Some("abc")).unwrap();
         marker.check_log(dir.path(), true).unwrap();
         marker.set_formed(dir.path()).unwrap();
         let marker = Marker::open(dir.path(), 1, Some("abc")).unwrap();

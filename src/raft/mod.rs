@@ -14,6 +14,7 @@ mod identity;
 mod link;
 mod log_store;
 mod marker;
+mod membership;
 mod network;
 mod server;
 mod snapshot_file;
@@ -25,6 +26,7 @@ pub use consensus::{Consensus, Progress, Proposed, ReadRefused, Settings, StartE
 pub use link::CallError;
 pub use log_store::LogStore;
 pub use marker::MarkerError;
+pub use membership::{ChangeError, Membership};
 pub use server::Forwarded;
 pub use snapshot_file::SnapshotFile;
 pub use state_store::{Observer, StateStore};

@@ -58,6 +58,13 @@ pub(super) struct Peer {
     pub(super) forward: Arc<Link>,
 }
 
+impl Peer {
+    /// Resolves when the peer has said who it is, and is who it was taken for.
+    pub(super) async fn greeted(&self) -> std::io::Result<()> {
+        self.control.connected().await.map(drop)
+    }
+}
+
 impl Network {
     pub(super) fn new(identity: Arc<Identity>) -> Self {
         Self { identity, peers: Arc::default() }

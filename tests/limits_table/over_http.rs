@@ -34,6 +34,7 @@ impl Server {
             id: 1,
             data: data.path().to_owned(),
             members: BTreeMap::from([(1, peers.local_addr().expect("its address").to_string())]),
+            join: false,
             cluster: "limits".to_owned(),
             advertise: url.clone(),
             keys_max: 1_000,

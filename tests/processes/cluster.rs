@@ -91,6 +91,35 @@ impl Cluster {
         Self { nodes: nodes.collect(), http, dir }
     }
 
+    /// Starts a node that belongs to no cluster yet; its id and peer address as `quorate cluster add` takes them.
+    pub(crate) fn joining(&mut self, id: u64) -> String {
+        let (client, peer) = (free_port(), free_port());
+        let data = self.dir.path().join(format!("node{id}"));
+        let args = ["node", "--id", &id.to_string(), "--data", &data.display().to_string(), "--join", "true"];
+        let mut args: Vec<String> = args.map(str::to_owned).into();
+        args.extend(["--listen".to_owned(), format!("127.0.0.1:{client}")]);
+        args.extend(["--peer-listen".to_owned(), format!("127.0.0.1:{peer}")]);
+        let url = format!("http://127.0.0.1:{client}");
+        let log = self.dir.path().join(format!("node{id}.log"));
+        let mut node = Node { id, url, data, args, envs: Vec::new(), wrapper: Vec::new(), child: None, log };
+        node.spawn();
+        self.nodes.push(node);
+        format!("{id}=127.0.0.1:{peer}")
+    }
+
+    /// Replaces a node that is not there by a new one under the same id.
+    pub(crate) fn joining_again(&mut self, id: u64) -> String {
+        self.nodes.retain(|node| node.id != id);
+        self.joining(id)
+    }
+
+    /// Kills all nodes and starts them again.
+    pub(crate) async fn restarted_all(&mut self) {
+        self.nodes.iter_mut().for_each(Node::kill);
+        self.nodes.iter_mut().for_each(Node::spawn);
+        self.ready().await;
+    }
+
     pub(crate) fn urls(&self) -> Vec<String> {
         self.nodes.iter().map(|node| node.url.clone()).collect()
     }

@@ -9,6 +9,7 @@ mod disk;
 mod flood;
 mod hostile;
 mod kills;
+mod members;
 mod policies;
 mod quorum;
 mod stops;
