@@ -33,6 +33,7 @@ pub struct MemberResponse {
     /// `leader`, `follower`, `candidate` or `learner`.
     pub role: String,
     /// Whether it has a vote.
+    #[serde(default = "yes")]
     pub voter: bool,
     /// The last log index known to be on it.
     pub last_log: Option<u64>,
