@@ -21,7 +21,7 @@ use crate::limiter::{Denial, Key, Reason, Span, Time};
 use crate::limits::{LEADER_WAIT_MS, REQUEST_TIMEOUT_MS, WAITERS_MAX};
 use crate::metric_names;
 use crate::state::{Acquire, Command, Outcome, Rule, Several, SeveralRule, Withdraw};
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -48,9 +48,9 @@ pub(super) struct Waitroom {
 
 #[derive(Default)]
 struct Lines {
-    by_name: HashMap<Name, Line>,
+    by_name: BTreeMap<Name, Line>,
     /// The lines for several keys: there are few of them.
-    several: HashSet<Name>,
+    several: BTreeSet<Name>,
     waiting: usize,
 }
 

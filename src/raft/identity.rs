@@ -4,7 +4,8 @@
 //! same instance as at their first meeting. The first meeting is remembered durably before anything else is said, so a node
 //! whose directory was wiped is recognised and refused: under its old id it could vote twice.
 
-use super::marker::{Marker, write_durably};
+use super::disk::Disk;
+use super::marker::Marker;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;
@@ -50,6 +51,7 @@ pub(super) struct Refused {
 pub(super) struct Identity {
     marker: Marker,
     client: String,
+    disk: Disk,
     path: PathBuf,
     peers: Mutex<Peers>,
     /// Set once a peer has said that this node was wiped.
@@ -65,16 +67,15 @@ struct Peers {
 }
 
 impl Identity {
-    pub(super) fn open(dir: &Path, marker: Marker, client: String) -> io::Result<Self> {
+    pub(super) fn open(disk: &Disk, dir: &Path, marker: Marker, client: String) -> io::Result<Self> {
         let path = dir.join(FILE);
-        let instances = match std::fs::read(&path) {
-            Ok(bytes) => serde_json::from_slice(&bytes)
+        let instances = match disk.read(&path)? {
+            Some(bytes) => serde_json::from_slice(&bytes)
                 .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, format!("{}: {error}", path.display())))?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => BTreeMap::new(),
-            Err(error) => return Err(error),
+            None => BTreeMap::new(),
         };
         let peers = Mutex::new(Peers { instances, clients: BTreeMap::new() });
-        Ok(Self { marker, client, path, peers, disowned: watch::Sender::new(None) })
+        Ok(Self { marker, client, disk: disk.clone(), path, peers, disowned: watch::Sender::new(None) })
     }
 
     pub(super) const fn node(&self) -> u64 {
@@ -177,7 +178,7 @@ impl Identity {
             None => {
                 let mut instances = peers.instances.clone();
                 instances.insert(hello.node, hello.instance.clone());
-                write_durably(&self.path, &instances).map_err(|error| Refused {
+                self.disk.write_durably(&self.path, &instances).map_err(|error| Refused {
                     wiped: false,
                     detail: format!("node {} cannot remember its peers: {error}", self.node()),
                 })?;
@@ -199,8 +200,9 @@ mod tests {
 
     fn identity(dir: &Path, node: u64, cluster: &str) -> Identity {
         let data = dir.join(node.to_string());
-        let marker = Marker::open(&data, node, Some(cluster)).unwrap();
-        Identity::open(&data, marker, format!("http://127.0.0.1:{node}")).unwrap()
+        let disk = Disk::system();
+        let marker = Marker::open(&disk, &data, node, Some(cluster)).unwrap();
+        Identity::open(&disk, &data, marker, format!("http://127.0.0.1:{node}")).unwrap()
     }
 
     #[test]
