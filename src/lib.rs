@@ -15,6 +15,7 @@ pub mod limiter;
 pub mod limits;
 pub mod metric_names;
 pub mod node;
+pub mod planted;
 pub mod raft;
 pub mod state;
 pub mod telemetry;

@@ -3,21 +3,21 @@
 //! The only other place that reads a clock. What it reads ends in a log line, a histogram or a `sleep`; a decision about a
 //! permit takes its time from the log entry.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// Farther ahead than any timeout. An instant that would overflow is moved here.
 const FAR: Duration = Duration::from_secs(30 * 365 * 86_400);
 
-/// Measures from its start.
+/// Measures from its start. It follows the timers of tokio, also where a test has paused them.
 #[derive(Debug, Clone, Copy)]
 pub struct Stopwatch(Instant);
 
 impl Stopwatch {
     /// Starts measuring.
     #[must_use]
-    #[expect(clippy::disallowed_methods, reason = "the stopwatch is where everybody else is sent to")]
     pub fn start() -> Self {
-        Self(Instant::now())
+        Self(now())
     }
 
     /// The time since the start.
@@ -28,7 +28,7 @@ impl Stopwatch {
 
 /// An instant by which something has to be done. It follows the timers of tokio, also where a test has paused them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Deadline(tokio::time::Instant);
+pub struct Deadline(Instant);
 
 impl Deadline {
     /// The instant this far ahead.
@@ -48,14 +48,14 @@ impl Deadline {
     }
 
     /// The instant, for `tokio::time::timeout_at` and `sleep_until`.
-    pub const fn instant(&self) -> tokio::time::Instant {
+    pub const fn instant(&self) -> Instant {
         self.0
     }
 }
 
 #[expect(clippy::disallowed_methods, reason = "the stopwatch is where everybody else is sent to")]
-fn now() -> tokio::time::Instant {
-    tokio::time::Instant::now()
+fn now() -> Instant {
+    Instant::now()
 }
 
 #[cfg(test)]

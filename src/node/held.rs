@@ -55,6 +55,7 @@ impl Held<'_> {
         };
         let told_to_go = async { draining.wait_for(|draining| *draining).await.is_ok() };
         let done = tokio::select! {
+            biased;
             done = work => Some(done),
             _ = told_to_go => None,
         };

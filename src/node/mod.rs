@@ -23,10 +23,10 @@ mod verdict;
 mod views;
 mod waitroom;
 
-pub use crate::raft::{Observer, StartError};
+pub use crate::raft::{Observer, StartError, Surroundings};
 pub use handle::Handle;
 pub use membership::{Change, Changed, Obstacle};
 pub use options::Options;
-pub use running::{Node, start, start_with};
+pub use running::{Node, start, start_in};
 pub use verdict::{Failure, Look, Refusal, Rules, Verdict};
 pub use views::{ClusterView, DigestView, MemberView, Readiness};

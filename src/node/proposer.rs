@@ -12,7 +12,8 @@ use crate::limits::{
     BATCH_COMMANDS_MAX, BATCH_WEIGHT_MAX, BATCHES_IN_FLIGHT_MAX, LEADER_WAIT_MS, PROPOSALS_QUEUED_MAX,
 };
 use crate::metric_names;
-use crate::raft::{Consensus, Proposed, Status};
+use crate::planted::{self, Place};
+use crate::raft::{Consensus, Observer, Proposed, Status};
 use crate::state::{Applied, Batch, Command, LeaderId, Stamp};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -34,6 +35,7 @@ pub(super) struct Proposer {
 struct Shared {
     consensus: Arc<Consensus>,
     clocks: Arc<dyn Clocks>,
+    observer: Option<Arc<dyn Observer>>,
     keys_max: u64,
     tenure: Mutex<Option<Tenure>>,
     in_flight: Arc<Semaphore>,
@@ -50,11 +52,16 @@ struct Tenure {
 
 impl Proposer {
     /// Starts the task. It ends when the last handle is dropped.
-    pub(super) fn start(consensus: Arc<Consensus>, clocks: Arc<dyn Clocks>, keys_max: u64) -> Self {
+    pub(super) fn start(
+        consensus: Arc<Consensus>,
+        (clocks, observer): (Arc<dyn Clocks>, Option<Arc<dyn Observer>>),
+        keys_max: u64,
+    ) -> Self {
         let (queue, tickets, pending) = Queue::bounded(PROPOSALS_QUEUED_MAX);
         let shared = Arc::new(Shared {
             consensus,
             clocks,
+            observer,
             keys_max,
             tenure: Mutex::new(None),
             in_flight: Arc::new(Semaphore::new(BATCHES_IN_FLIGHT_MAX)),
@@ -142,7 +149,11 @@ impl Shared {
         let mut tenure = self.tenure();
         let tenure = tenure.as_mut()?;
         let time = tenure.timeline.stamp(self.clocks.read());
-        Some((*tenure, Stamp { leader: tenure.leader, time }))
+        let stamp = Stamp { leader: tenure.leader, time };
+        if let Some(observer) = &self.observer {
+            observer.stamped(&stamp);
+        }
+        Some((*tenure, stamp))
     }
 
     /// Takes as many tickets as make one entry: one command may be a thousand requests.
@@ -197,10 +208,12 @@ impl Shared {
             metrics::histogram!(metric_names::BATCH_SIZE).record(metric_names::gauge_value(commands.len() as u64));
         }
         let batch = Arc::new(Batch { stamp, keys_max: self.keys_max, commands });
+        planted::stall(Place::Stamped, tenure.leader.node).await;
         let proposed = self.consensus.propose(tenure.leader, batch).await;
         let shared = Arc::clone(self);
         tokio::spawn(async move {
             let proposed = proposed.await;
+            planted::stall(Place::Applied, tenure.leader.node).await;
             drop(place);
             shared.fan_out(tenure, proposed, answers);
         });

@@ -6,9 +6,9 @@ use super::options::Options;
 use super::proposer::Proposer;
 use super::reach::Reach;
 use super::waitroom::Waitroom;
-use crate::clock::{Clocks, SystemClocks};
+use crate::clock::SystemClocks;
 use crate::metric_names;
-use crate::raft::{self, Consensus, Forwarded, Observer, StartError, Status};
+use crate::raft::{self, Consensus, Disk, Forwarded, Observer, StartError, Status, Surroundings, Tcp};
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -39,22 +39,18 @@ pub async fn start(
 ) -> Result<Node, StartError> {
     let clocks =
         SystemClocks::new().map_err(|error| StartError::Settings(format!("cannot read the clocks: {error}")))?;
-    start_with(options, peer_listener, Arc::new(clocks), observer).await
+    let transport = Arc::new(Tcp(peer_listener));
+    start_in(options, Surroundings { clocks: Arc::new(clocks), disk: Disk::system(), transport, observer }).await
 }
 
-/// The same on other clocks: for tests.
-pub async fn start_with(
-    options: &Options,
-    peer_listener: TcpListener,
-    clocks: Arc<dyn Clocks>,
-    observer: Option<Arc<dyn Observer>>,
-) -> Result<Node, StartError> {
+/// The same in other surroundings: for tests.
+pub async fn start_in(options: &Options, surroundings: Surroundings) -> Result<Node, StartError> {
     let desk = Arc::new(Desk::default());
     let forwarded = Arc::clone(&desk) as Arc<dyn Forwarded>;
-    let hooks = (forwarded, observer.clone());
-    let consensus = Consensus::start(&options.consensus(), Arc::clone(&clocks), peer_listener, hooks).await?;
-    let consensus = Arc::new(consensus);
-    let proposer = Arc::new(Proposer::start(Arc::clone(&consensus), clocks, options.keys_max));
+    let consensus = Arc::new(Consensus::start(&options.consensus(), &surroundings, forwarded).await?);
+    let Surroundings { clocks, observer, .. } = surroundings;
+    let watched = (clocks, observer.clone());
+    let proposer = Arc::new(Proposer::start(Arc::clone(&consensus), watched, options.keys_max));
     let shared = Arc::new(Shared {
         me: options.id,
         waitroom: Waitroom::new(Arc::clone(&proposer)),
@@ -81,6 +77,7 @@ impl Node {
     pub async fn failed(&self) -> String {
         let mut status = self.shared.consensus.status();
         tokio::select! {
+            biased;
             reason = self.shared.consensus.disowned() => reason,
             changed = status.wait_for(|status| status.fatal.is_some()) => match changed {
                 Ok(status) => status.fatal.clone().unwrap_or_default(),

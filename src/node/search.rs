@@ -3,10 +3,11 @@
 use super::forward::{Question, Reply};
 use super::handle::Shared;
 use super::membership::Change;
-use super::verdict::{Failure, Refusal};
+use super::verdict::{Failure, Refusal, Verdict};
 use crate::clock::{Deadline, Stopwatch};
 use crate::limiter::{Key, Span};
 use crate::limits::LEADER_WAIT_MS;
+use crate::planted::{self, Bug};
 use crate::raft::{self, CallError, Status};
 use crate::state::{Acquire, Command, Withdraw};
 use std::sync::Arc;
@@ -124,6 +125,7 @@ impl Search {
         }
         let question = task.question(self.until, deadline);
         let reply = match self.leader() {
+            Leader::Other(_) if planted::is(Bug::FollowerDecides) => self.decide_alone(task),
             Leader::Me => self.shared.answer(question).await,
             Leader::Other(node) => match self.ask(node, &question, deadline).await {
                 Ok(reply) => reply,
@@ -144,6 +146,7 @@ impl Search {
     async fn ask(&self, leader: u64, question: &Question, deadline: Deadline) -> Result<Reply, Attempt> {
         let mut status = self.shared.consensus.status();
         let answer = tokio::select! {
+            biased;
             answer = self.shared.consensus.forward(leader, raft::encode(question).into(), deadline.remaining()) => answer,
             // It may be frozen: whoever leads now is the one to ask, for those who may ask again.
             _ = status.wait_for(|now| now.leading.is_some() || now.leader.is_some_and(|known| known != leader)) => {
@@ -160,6 +163,13 @@ impl Search {
                 Err(Attempt::Unknown(format!("the leader, node {leader}, did not answer: {error}")))
             }
         }
+    }
+
+    /// What no node may do: see [`Bug::FollowerDecides`].
+    fn decide_alone(&self, task: &Task<'_>) -> Reply {
+        let Task::Decide(command) = task else { return Reply::NotLeading };
+        let decided = self.shared.consensus.decide_alone(command);
+        decided.map_or(Reply::NotLeading, |(outcome, at)| Reply::Decided(Verdict { outcome, at }))
     }
 
     fn leader(&self) -> Leader {

@@ -21,7 +21,7 @@ use crate::limiter::{Denial, Key, Reason, Span, Time};
 use crate::limits::{LEADER_WAIT_IN_LINE_MS, LEADER_WAIT_MS, REQUEST_TIMEOUT_MS, WAITERS_MAX};
 use crate::metric_names;
 use crate::state::{Acquire, Command, Outcome, Rule, Several, SeveralRule, Withdraw};
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
@@ -48,9 +48,9 @@ pub(super) struct Waitroom {
 
 #[derive(Default)]
 struct Lines {
-    by_name: HashMap<Name, Line>,
+    by_name: BTreeMap<Name, Line>,
     /// The lines for several keys: there are few of them.
-    several: HashSet<Name>,
+    several: BTreeSet<Name>,
     waiting: usize,
     /// How many have ever come.
     come: u64,

@@ -1,5 +1,6 @@
 //! Consensus as the rest of the program sees it: propose, read, look who leads. The engine stays behind it.
 
+use super::disk::Disk;
 use super::identity::Identity;
 use super::link::CallError;
 use super::log_store::LogStore;
@@ -8,10 +9,13 @@ use super::membership::finish_changes;
 use super::network::Network;
 use super::server::{Forwarded, Server};
 use super::state_store::{Observer, StateStore};
+use super::transport::Transport;
 use super::types::{TypeConfig, engine_leader_id, leader_id};
+use super::work::blocking;
 use crate::clock::{Clocks, Reading};
 use crate::limiter::{Key, Time};
-use crate::state::{Applied, Batch, KeyView, LeaderId, Stored};
+use crate::planted::{self, Bug};
+use crate::state::{Applied, Batch, Command, KeyView, LeaderId, Machine, Outcome, Stamp, Stored};
 use bytes::Bytes;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::RaftError;
@@ -26,7 +30,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
-use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -61,6 +64,19 @@ pub struct Settings {
     /// Entries kept behind a snapshot, and how far a follower may be behind before it gets a snapshot instead of entries:
     /// some ten seconds of peak load, so that a follower that paused catches up from the log.
     pub log_keep_entries: u64,
+}
+
+/// What a node is surrounded by: all that is not itself.
+#[derive(Clone)]
+pub struct Surroundings {
+    /// The clocks it reads.
+    pub clocks: Arc<dyn Clocks>,
+    /// The disk its directory is on.
+    pub disk: Disk,
+    /// The network its peers are in.
+    pub transport: Arc<dyn Transport>,
+    /// Who sees what it applies.
+    pub observer: Option<Arc<dyn Observer>>,
 }
 
 /// Why a node does not start.
@@ -152,10 +168,10 @@ impl Consensus {
     /// Opens the directory, joins the cluster or forms it with the other members.
     pub async fn start(
         settings: &Settings,
-        clocks: Arc<dyn Clocks>,
-        listener: TcpListener,
-        (forwarded, observer): (Arc<dyn Forwarded>, Option<Arc<dyn Observer>>),
+        surroundings: &Surroundings,
+        forwarded: Arc<dyn Forwarded>,
     ) -> Result<Self, StartError> {
+        let Surroundings { clocks, disk, transport, observer } = surroundings;
         let cluster = match (settings.join, settings.members.is_empty()) {
             (true, true) => Some(Marker::NO_CLUSTER_YET.to_owned()),
             (false, true) => None,
@@ -165,20 +181,20 @@ impl Consensus {
                 return Err(StartError::Settings(why.to_owned()));
             }
         };
-        let marker = Marker::open(&settings.data, settings.id, cluster.as_deref())?;
+        let marker = Marker::open(disk, &settings.data, settings.id, cluster.as_deref())?;
         let on_disk = |what, dir: &Path| {
             let dir = dir.to_owned();
             move |error| StartError::Disk { what, dir, error }
         };
-        let identity = Identity::open(&settings.data, marker, settings.advertise.clone())
+        let identity = Identity::open(disk, &settings.data, marker, settings.advertise.clone())
             .map_err(on_disk("memory of peers", &settings.data))?;
         let identity = Arc::new(identity);
         let (log_dir, snapshot_dir) = (settings.data.join("log"), settings.data.join("snapshots"));
-        let log = LogStore::open(&log_dir, clocks).map_err(on_disk("log", &log_dir))?;
+        let log = LogStore::on(disk, &log_dir, Arc::clone(clocks)).map_err(on_disk("log", &log_dir))?;
         identity.check_log(log.is_empty())?;
-        let state =
-            StateStore::open(&snapshot_dir, log.clone(), observer).map_err(on_disk("snapshot", &snapshot_dir))?;
-        let network = Network::new(Arc::clone(&identity));
+        let state = StateStore::on(disk, &snapshot_dir, log.clone(), observer.clone())
+            .map_err(on_disk("snapshot", &snapshot_dir))?;
+        let network = Network::new(Arc::clone(transport), Arc::clone(&identity));
 
         let config = Arc::new(engine_config(settings)?);
         let raft = Raft::new(settings.id, config, network.clone(), log.clone(), state.clone())
@@ -187,7 +203,7 @@ impl Consensus {
         let server = Server { identity: Arc::clone(&identity), raft: raft.clone(), state: state.clone(), forwarded };
         let (sender, status) = watch::channel(Status::default());
         let tasks = vec![
-            tokio::spawn(Arc::new(server).run(listener)),
+            tokio::spawn(Arc::new(server).run(Arc::clone(transport))),
             tokio::spawn(follow_status(raft.clone(), sender)),
             tokio::spawn(take_snapshots(raft.clone(), settings.snapshot_every_entries)),
             tokio::spawn(finish_changes(raft.clone())),
@@ -267,7 +283,9 @@ impl Consensus {
     /// Puts an entry into the log if `leader` still leads, in the order of the calls. The answer comes when it is applied.
     pub async fn propose(&self, leader: LeaderId, batch: Arc<Batch>) -> impl Future<Output = Proposed> + use<> {
         let (responder, receiver) = ProgressResponder::complete_only();
-        let sent = self.raft.write(batch).with_leader(engine_leader_id(leader)).responder(responder).await;
+        let write = self.raft.write(batch).responder(responder);
+        let fenced = !planted::is(Bug::NoLeaderIdCheck);
+        let sent = if fenced { write.with_leader(engine_leader_id(leader)).await } else { write.await };
         async move {
             if sent.is_err() {
                 return Proposed::NotLeading;
@@ -278,6 +296,21 @@ impl Consensus {
                 Ok(Err(error)) => Proposed::Unknown(error.to_string()),
                 Err(_) => Proposed::Unknown("consensus stopped before the entry was applied".to_owned()),
             }
+        }
+    }
+
+    /// Decides from this node's own state and tells nobody: what no node may do, for a planted bug.
+    pub(crate) fn decide_alone(&self, command: &Command) -> Option<(Outcome, Time)> {
+        let now = self.log.own_time();
+        let frozen = self.state.read().machine.freeze();
+        let mut copy = Vec::new();
+        frozen.write(&mut copy).ok()?;
+        let mut machine = Machine::read(&mut copy.as_slice()).ok()?;
+        let stamp = Stamp { leader: LeaderId::default(), time: now };
+        let batch = Batch { stamp, keys_max: u64::MAX, commands: vec![command.clone()] };
+        match machine.apply(stamp.leader, &batch) {
+            Applied::Decided { outcomes, .. } => outcomes.into_iter().next().map(|outcome| (outcome, now)),
+            _ => None,
         }
     }
 
@@ -331,7 +364,7 @@ impl Consensus {
         };
         let keys = frozen.keys();
         // A panic while hashing would be a defect; an empty digest shows it without taking the node down.
-        let digest = tokio::task::spawn_blocking(move || frozen.digest()).await.unwrap_or_default();
+        let digest = blocking(move || Ok(frozen.digest())).await.unwrap_or_default();
         (applied, digest, keys)
     }
 

@@ -4,7 +4,8 @@
 //! same instance as at their first meeting. The first meeting is remembered durably before anything else is said, so a node
 //! whose directory was wiped is recognised and refused: under its old id it could vote twice.
 
-use super::marker::{Marker, MarkerError, write_durably};
+use super::disk::Disk;
+use super::marker::{Marker, MarkerError};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;
@@ -52,6 +53,7 @@ pub(super) struct Identity {
     dir: PathBuf,
     marker: Mutex<Marker>,
     client: String,
+    disk: Disk,
     peers: Mutex<Peers>,
     /// Set once a peer has said that this node was wiped.
     disowned: watch::Sender<Option<String>>,
@@ -66,17 +68,16 @@ struct Peers {
 }
 
 impl Identity {
-    pub(super) fn open(dir: &Path, marker: Marker, client: String) -> io::Result<Self> {
+    pub(super) fn open(disk: &Disk, dir: &Path, marker: Marker, client: String) -> io::Result<Self> {
         let path = dir.join(FILE);
-        let instances = match std::fs::read(&path) {
-            Ok(bytes) => serde_json::from_slice(&bytes)
+        let instances = match disk.read(&path)? {
+            Some(bytes) => serde_json::from_slice(&bytes)
                 .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, format!("{}: {error}", path.display())))?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => BTreeMap::new(),
-            Err(error) => return Err(error),
+            None => BTreeMap::new(),
         };
         let peers = Mutex::new(Peers { instances, clients: BTreeMap::new() });
         let (node, marker, disowned) = (marker.node, Mutex::new(marker), watch::Sender::new(None));
-        Ok(Self { node, dir: dir.to_owned(), marker, client, peers, disowned })
+        Ok(Self { node, dir: dir.to_owned(), marker, client, disk: disk.clone(), peers, disowned })
     }
 
     pub(super) const fn node(&self) -> u64 {
@@ -94,7 +95,7 @@ impl Identity {
 
     /// Remembers durably that the log holds something.
     pub(super) fn set_formed(&self) -> io::Result<()> {
-        self.marker().set_formed(&self.dir)
+        self.marker().set_formed(&self.disk, &self.dir)
     }
 
     /// Client address of a node, once it is known.
@@ -159,7 +160,7 @@ impl Identity {
             return Ok(());
         }
         tracing::info!(cluster = hello.cluster, by = hello.node, "this node was added to a cluster");
-        marker.adopted(&self.dir, &hello.cluster).map_err(|error| Refused {
+        marker.adopted(&self.disk, &self.dir, &hello.cluster).map_err(|error| Refused {
             wiped: false,
             detail: format!("node {} cannot remember its cluster: {error}", self.node),
         })
@@ -204,7 +205,7 @@ impl Identity {
             None => {
                 let mut instances = peers.instances.clone();
                 instances.insert(hello.node, hello.instance.clone());
-                write_durably(&self.dir.join(FILE), &instances).map_err(|error| Refused {
+                self.disk.write_durably(&self.dir.join(FILE), &instances).map_err(|error| Refused {
                     wiped: false,
                     detail: format!("node {} cannot remember its peers: {error}", self.node()),
                 })?;
@@ -230,8 +231,9 @@ mod tests {
 
     fn identity(dir: &Path, node: u64, cluster: &str) -> Identity {
         let data = dir.join(node.to_string());
-        let marker = Marker::open(&data, node, Some(cluster)).unwrap();
-        Identity::open(&data, marker, format!("http://127.0.0.1:{node}")).unwrap()
+        let disk = Disk::system();
+        let marker = Marker::open(&disk, &data, node, Some(cluster)).unwrap();
+        Identity::open(&disk, &data, marker, format!("http://127.0.0.1:{node}")).unwrap()
     }
 
     #[test]

@@ -6,17 +6,17 @@
 use super::codec;
 use super::frame::{self, Frame, Kind};
 use super::identity::{Greeting, Identity};
+use super::transport::{Connection, Transport};
 use crate::clock::Deadline;
 use crate::limits::FRAME_BYTES_MAX;
 use bytes::Bytes;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use thiserror::Error;
 use tokio::io::BufReader;
-use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
@@ -41,10 +41,10 @@ pub enum CallError {
 type Answer = Result<Bytes, CallError>;
 
 /// The way to one peer for one purpose.
-#[derive(Debug)]
 pub(super) struct Link {
     target: u64,
     address: String,
+    transport: Arc<dyn Transport>,
     identity: Arc<Identity>,
     /// Held while connecting, so that callers wait for one attempt instead of making many.
     live: tokio::sync::Mutex<Option<Arc<Live>>>,
@@ -57,14 +57,14 @@ pub(super) struct Live {
     outgoing: mpsc::Sender<Frame>,
     /// Stopped when the connection is given up: it may be stuck with a peer that takes nothing.
     writer: AbortHandle,
-    waiting: Mutex<HashMap<u64, oneshot::Sender<Answer>>>,
+    waiting: Mutex<BTreeMap<u64, oneshot::Sender<Answer>>>,
     numbers: AtomicU64,
     broken: AtomicBool,
 }
 
 impl Link {
-    pub(super) fn new(target: u64, address: String, identity: Arc<Identity>) -> Self {
-        Self { target, address, identity, live: tokio::sync::Mutex::default(), streams: AtomicU64::new(0) }
+    pub(super) fn new(target: u64, address: String, transport: Arc<dyn Transport>, identity: Arc<Identity>) -> Self {
+        Self { target, address, transport, identity, live: tokio::sync::Mutex::default(), streams: AtomicU64::new(0) }
     }
 
     /// A number that no other stream on this link has.
@@ -99,9 +99,7 @@ impl Link {
     }
 
     async fn connect(&self) -> io::Result<Arc<Live>> {
-        let stream = TcpStream::connect(&self.address).await?;
-        frame::prepare(&stream)?;
-        let (input, mut output) = stream.into_split();
+        let Connection { input, mut output } = self.transport.connect(&self.address).await?;
         let mut input = BufReader::with_capacity(64 * 1024, input);
         let hello = codec::encode(&self.identity.hello(self.target));
         frame::write_now(&mut output, &Frame::new(Kind::Hello, 0, hello.into())).await?;
@@ -157,7 +155,7 @@ impl Live {
     pub(super) fn break_off(&self, reason: &str) {
         self.broken.store(true, Ordering::Release);
         self.writer.abort();
-        for (_, waiter) in self.lock().drain() {
+        for (_, waiter) in std::mem::take(&mut *self.lock()) {
             let _ = waiter.send(Err(CallError::Lost(reason.to_owned())));
         }
     }
@@ -173,7 +171,7 @@ impl Live {
         let _ = waiter.send(answer);
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, oneshot::Sender<Answer>>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, oneshot::Sender<Answer>>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,162 +1,29 @@
-//! The durable log and vote, in one ordered stream of checksummed records (crate `raft-log`).
+//! The durable log and vote, in one ordered stream of records.
 //!
 //! Invariants
-//! - An append is reported flushed, and a vote saved, only after `fdatasync` has returned.
+//! - An append is reported flushed, and a vote saved, only after the journal has synced it.
 //! - A stamped entry and the local clock reading taken when it arrived are one record: they are written, truncated and
 //!   purged together. The reading is never replicated.
 //! - An error of the disk is final: the engine stops, and the process with it.
 //!
-//! Not here: what a stamp is good for (`clock/`).
+//! Not here: how records get onto a disk (`journal.rs`), what a stamp is good for (`clock/`).
 
-use super::codec::{self, WireLogId, WirePayload, WireVote};
+use super::codec::{WireLogId, WirePayload};
+use super::disk::Disk;
+use super::journal::{Flushed, Journal, Stamped, StoredEntry};
 use super::types::{Entry, LogId, TypeConfig, Vote};
-use crate::clock::{Clocks, DriftWatch, Reading, Stopwatch};
+use crate::clock::{Clocks, DriftWatch, Reading, Stopwatch, Timeline};
 use crate::limiter::Time;
 use crate::metric_names;
+use crate::planted::{self, Bug};
 use openraft::storage::{IOFlushed, LogState, RaftLogStorage};
 use openraft::{OptionalSend, RaftLogReader};
-use raft_log::api::raft_log_writer::RaftLogWriter;
-use raft_log::codeq::{Decode, Encode};
-use raft_log::{Config, RaftLog, Types};
-use serde::{Deserialize, Serialize};
 use std::fmt::Debug;
-use std::io::{self, Read, Write};
+use std::io;
 use std::ops::{Bound, RangeBounds};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 use tokio::sync::oneshot;
-
-/// A file of the log; small ones make purging return space early.
-const CHUNK_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// Entries kept in memory for replication, and their bytes.
-const CACHE_ENTRIES_MAX: usize = 100_000;
-const CACHE_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// Largest record that is believed when reading.
-const RECORD_BYTES_MAX: u32 = 64 * 1024 * 1024;
-/// Never zero, so that a stretch of zeros is no length.
-const LENGTH_CHECK: u32 = 0x5155_4F52;
-
-/// Types of the `raft-log` crate.
-#[derive(Debug, Default, Clone, PartialEq, Eq)]
-struct LogTypes;
-
-impl Types for LogTypes {
-    type LogId = Framed<WireLogId>;
-    type LogPayload = Framed<StoredEntry>;
-    type Vote = StoredVote;
-    type Callback = Flushed;
-    type UserData = Framed<Stamped>;
-
-    fn log_index(log_id: &Self::LogId) -> u64 {
-        log_id.0.index
-    }
-
-    fn payload_size(payload: &Self::LogPayload) -> u64 {
-        match &payload.0.payload {
-            WirePayload::Batch(batch) => batch.memory_bytes(),
-            WirePayload::Blank | WirePayload::Membership(_) => 256,
-        }
-    }
-}
-
-/// A value as one block of [`codec`] bytes behind its length.
-///
-/// The length carries a check of its own. A record that ends too soon counts as torn, and a torn one is dropped with all
-/// that follows: without the check, one flipped bit in a length would make the rest of the log look torn.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Framed<T>(T);
-
-impl<T: Serialize> Encode for Framed<T> {
-    fn encode<W: Write>(&self, mut writer: W) -> io::Result<usize> {
-        let bytes = codec::encode(&self.0);
-        let length = u32::try_from(bytes.len()).map_err(io::Error::other)?;
-        writer.write_all(&length.to_le_bytes())?;
-        writer.write_all(&(length ^ LENGTH_CHECK).to_le_bytes())?;
-        writer.write_all(&bytes)?;
-        Ok(8 + bytes.len())
-    }
-}
-
-impl<T: for<'de> Deserialize<'de>> Decode for Framed<T> {
-    fn decode<R: Read>(mut reader: R) -> io::Result<Self> {
-        let (mut length, mut check) = ([0; 4], [0; 4]);
-        reader.read_exact(&mut length)?;
-        reader.read_exact(&mut check)?;
-        let (length, check) = (u32::from_le_bytes(length), u32::from_le_bytes(check));
-        if length ^ LENGTH_CHECK != check || length > RECORD_BYTES_MAX {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, format!("a record of {length} bytes")));
-        }
-        let mut bytes = Vec::new();
-        reader.take(u64::from(length)).read_to_end(&mut bytes)?;
-        if bytes.len() as u64 != u64::from(length) {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        codec::decode(&bytes).map(Self)
-    }
-}
-
-/// An entry and when it arrived here.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct StoredEntry {
-    /// Set for stamped entries only.
-    obs: Option<Reading>,
-    payload: WirePayload,
-}
-
-/// A stamp and the local reading that belongs to it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-struct Stamped {
-    time: Time,
-    obs: Reading,
-}
-
-/// A vote in the order the protocol gives it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct StoredVote(Framed<WireVote>);
-
-impl PartialOrd for StoredVote {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Vote::from(self.0.0).partial_cmp(&Vote::from(other.0.0))
-    }
-}
-
-impl Encode for StoredVote {
-    fn encode<W: Write>(&self, writer: W) -> io::Result<usize> {
-        self.0.encode(writer)
-    }
-}
-
-impl Decode for StoredVote {
-    fn decode<R: Read>(reader: R) -> io::Result<Self> {
-        Framed::decode(reader).map(Self)
-    }
-}
-
-/// Who waits for a sync, and since when.
-struct Flushed {
-    waiter: Waiter,
-    since: Stopwatch,
-}
-
-enum Waiter {
-    Engine(IOFlushed<TypeConfig>),
-    Caller(oneshot::Sender<io::Result<()>>),
-}
-
-impl raft_log::Callback for Flushed {
-    fn send(self, result: io::Result<()>) {
-        metrics::histogram!(metric_names::LOG_SYNC_DURATION_SECONDS).record(self.since.elapsed());
-        if let Err(error) = &result {
-            tracing::error!(%error, "the log could not be synced; this node will stop");
-        }
-        match self.waiter {
-            Waiter::Engine(callback) => callback.io_completed(result),
-            // A caller that went away learns nothing; the error itself stays with the log.
-            Waiter::Caller(sender) => drop(sender.send(result)),
-        }
-    }
-}
 
 /// The log of one node. Clones share it.
 #[derive(Clone)]
@@ -166,52 +33,56 @@ pub struct LogStore {
 }
 
 struct Inner {
-    log: RaftLog<LogTypes>,
+    log: Box<dyn Journal>,
     /// The last validly stamped entry in log order, or what is left of it after a purge or a snapshot.
     last: Option<Stamped>,
+    /// The observation by which it is latest, wherever it stood in the log: what a planted bug continues from.
+    latest: Option<Stamped>,
     watch: DriftWatch,
 }
 
 impl LogStore {
-    /// Opens or creates the log in `dir`. A record torn by a crash is dropped at the very tail and refused elsewhere.
+    /// Opens or creates the log in a directory. A record torn by a crash is dropped at the very tail and refused elsewhere.
     pub fn open(dir: &Path, clocks: Arc<dyn Clocks>) -> io::Result<Self> {
-        std::fs::create_dir_all(dir)?;
-        let dir = dir.to_str().ok_or_else(|| io::Error::other("the path of the log is not UTF-8"))?;
-        let mut config = Config::new(dir);
-        config.wal.flush_batch_wait = Some(Duration::ZERO);
-        config.wal.truncate_incomplete_record = Some(true);
-        config.wal.chunk_max_size = Some(CHUNK_BYTES_MAX);
-        config.wal.read_buffer_size = Some(1024 * 1024);
-        config.log_cache_max_items = Some(CACHE_ENTRIES_MAX);
-        config.log_cache_capacity = Some(CACHE_BYTES_MAX);
-        let log = RaftLog::open(Arc::new(config))?;
-        let mut inner = Inner { log, last: None, watch: DriftWatch::default() };
+        Self::on(&Disk::system(), dir, clocks)
+    }
+
+    /// The same on another disk.
+    pub(super) fn on(disk: &Disk, dir: &Path, clocks: Arc<dyn Clocks>) -> io::Result<Self> {
+        let mut inner = Inner { log: disk.open_log(dir)?, last: None, latest: None, watch: DriftWatch::default() };
         inner.last = inner.last_stamped_up_to(u64::MAX)?;
+        inner.latest = inner.last;
         Ok(Self { shared: Arc::new(Mutex::new(inner)), clocks })
     }
 
     /// The stamp that a new leader continues from, with the reading of this node's clocks that belongs to it.
     pub fn last_stamp(&self) -> Option<(Time, Reading)> {
-        self.lock().last.map(|stamped| (stamped.time, stamped.obs))
+        let inner = self.lock();
+        let last = if planted::is(Bug::MaximumObservation) { inner.latest } else { inner.last };
+        last.map(|stamped| (stamped.time, stamped.obs))
+    }
+
+    /// Cluster time as this node alone would continue it. Only a planted bug decides by it.
+    pub(super) fn own_time(&self) -> Time {
+        let now = self.clocks.read();
+        Timeline::rebase(self.last_stamp(), now).at(now)
     }
 
     /// Whether nothing was ever written: no vote and no entry.
     pub(super) fn is_empty(&self) -> bool {
-        let inner = self.lock();
-        let state = inner.log.log_state();
-        state.vote().is_none() && state.last().is_none() && state.purged().is_none()
+        let state = self.lock().log.state();
+        state.vote.is_none() && state.last.is_none() && state.purged.is_none()
     }
 
     /// Index of the last entry that was purged.
     pub(super) fn purged_index(&self) -> Option<u64> {
-        self.lock().log.log_state().purged().map(|id| id.0.index)
+        self.lock().log.state().purged.map(|id| id.index)
     }
 
     /// Index of the last entry, purged ones included.
     pub(super) fn last_index(&self) -> Option<u64> {
-        let inner = self.lock();
-        let state = inner.log.log_state();
-        state.last().or(state.purged()).map(|id| id.0.index)
+        let state = self.lock().log.state();
+        state.last.or(state.purged).map(|id| id.index)
     }
 
     /// A snapshot whose last stamp is `time` takes the place of the log: the sender's readings mean nothing here, so the
@@ -229,8 +100,7 @@ impl LogStore {
     /// Syncs everything written so far and waits for it.
     pub(super) async fn sync(&self) -> io::Result<()> {
         let (sender, receiver) = oneshot::channel();
-        let since = Stopwatch::start();
-        self.lock().log.flush(true, Some(Flushed { waiter: Waiter::Caller(sender), since }))?;
+        self.lock().log.flush(Some(Flushed::caller(sender)))?;
         receiver.await.map_err(|_| io::Error::other("the log's writer has stopped"))?
     }
 }
@@ -238,18 +108,16 @@ impl LogStore {
 impl Inner {
     /// Walks back from `index` to the first validly stamped entry: one step, as a rule.
     fn last_stamped_up_to(&self, index: u64) -> io::Result<Option<Stamped>> {
-        let state = self.log.log_state();
-        let first = state.purged().map_or(0, |id| id.0.index + 1);
-        let Some(last) = state.last().map(|id| id.0.index.min(index)) else {
-            return Ok(state.user_data.as_ref().map(|floor| floor.0));
-        };
+        let state = self.log.state();
+        let first = state.purged.map_or(0, |id| id.index + 1);
+        let Some(last) = state.last.map(|id| id.index.min(index)) else { return Ok(state.floor) };
         for at in (first..=last).rev() {
-            let Some(entry) = self.log.read(at, at + 1).next().transpose()? else { continue };
-            if let Some(stamped) = stamped(&entry.0.0, &entry.1.0) {
+            let Some((log_id, entry)) = self.log.read(at, at + 1).next().transpose()? else { continue };
+            if let Some(stamped) = stamped(&log_id, &entry) {
                 return Ok(Some(stamped));
             }
         }
-        Ok(state.user_data.as_ref().map(|floor| floor.0))
+        Ok(state.floor)
     }
 
     fn read(&self, range: &impl RangeBounds<u64>) -> io::Result<Vec<Entry>> {
@@ -270,7 +138,7 @@ impl Inner {
             .read(from, to)
             .map(|record| {
                 let (log_id, entry) = record?;
-                Ok(Entry { log_id: log_id.0.into(), payload: entry.0.payload.into() })
+                Ok(Entry { log_id: log_id.into(), payload: entry.payload.into() })
             })
             .collect()
     }
@@ -280,7 +148,9 @@ impl Inner {
 /// its time must not be continued either).
 fn stamped(log_id: &WireLogId, entry: &StoredEntry) -> Option<Stamped> {
     match (&entry.payload, entry.obs) {
-        (WirePayload::Batch(batch), Some(obs)) if batch.stamp.leader == log_id.leader => {
+        (WirePayload::Batch(batch), Some(obs))
+            if batch.stamp.leader == log_id.leader || planted::is(Bug::NoLeaderIdCheck) =>
+        {
             Some(Stamped { time: batch.stamp.time, obs })
         }
         _ => None,
@@ -296,7 +166,7 @@ impl RaftLogReader<TypeConfig> for LogStore {
     }
 
     async fn read_vote(&mut self) -> io::Result<Option<Vote>> {
-        Ok(self.lock().log.log_state().vote().map(|vote| vote.0.0.into()))
+        Ok(self.lock().log.state().vote.map(Into::into))
     }
 }
 
@@ -304,11 +174,9 @@ impl RaftLogStorage<TypeConfig> for LogStore {
     type LogReader = Self;
 
     async fn get_log_state(&mut self) -> io::Result<LogState<TypeConfig>> {
-        let inner = self.lock();
-        let state = inner.log.log_state();
-        let engine = |id: Option<&Framed<WireLogId>>| id.map(|id| LogId::from(id.0));
-        let purged = engine(state.purged());
-        Ok(LogState { last_purged_log_id: purged, last_log_id: engine(state.last()).or(purged) })
+        let state = self.lock().log.state();
+        let purged = state.purged.map(LogId::from);
+        Ok(LogState { last_purged_log_id: purged, last_log_id: state.last.map(LogId::from).or(purged) })
     }
 
     async fn get_log_reader(&mut self) -> Self {
@@ -316,22 +184,20 @@ impl RaftLogStorage<TypeConfig> for LogStore {
     }
 
     async fn save_vote(&mut self, vote: &Vote) -> io::Result<()> {
-        self.lock().log.save_vote(StoredVote(Framed(vote.into())))?;
+        self.lock().log.save_vote(vote.into())?;
         self.sync().await
     }
 
     /// Best effort: it only saves a restarted node from waiting for a leader, so it rides on the next sync.
     async fn save_committed(&mut self, committed: Option<LogId>) -> io::Result<()> {
         if let Some(committed) = committed {
-            self.lock().log.commit(Framed((&committed).into()))?;
+            self.lock().log.save_committed((&committed).into())?;
         }
         Ok(())
     }
 
     async fn read_committed(&mut self) -> io::Result<Option<LogId>> {
-        let inner = self.lock();
-        let state = inner.log.log_state();
-        Ok(state.committed().map(|id| id.0.into()))
+        Ok(self.lock().log.state().committed.map(Into::into))
     }
 
     async fn append<I>(&mut self, entries: I, callback: IOFlushed<TypeConfig>) -> io::Result<()>
@@ -343,28 +209,35 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         // Read after the entries arrived: an observation later than the truth only wastes time.
         let obs = self.clocks.read();
         let mut inner = self.lock();
-        let Inner { log, last, watch } = &mut *inner;
-        let records = entries.into_iter().map(|entry| {
+        let Inner { log, last, latest, watch } = &mut *inner;
+        let mut records = entries.into_iter().map(|entry| {
             let log_id = WireLogId::from(&entry.log_id);
             let payload = WirePayload::from(&entry.payload);
             let stored = StoredEntry { obs: matches!(payload, WirePayload::Batch(_)).then_some(obs), payload };
             if let Some(stamped) = stamped(&log_id, &stored) {
                 *last = Some(stamped);
+                if planted::is(Bug::MaximumObservation) {
+                    *latest = latest.filter(|latest| latest.is_ahead_of(&stamped)).or(*last);
+                }
                 if let Some(ahead) = watch.observe(stamped.time, obs) {
                     metrics::counter!(metric_names::CLOCK_ALARMS_TOTAL).increment(1);
                     tracing::error!(leader = %log_id.leader, %ahead, "the leader's time runs faster than clocks may drift");
                 }
             }
-            (Framed(log_id), Framed(stored))
+            (log_id, stored)
         });
-        log.append(records)?;
-        log.flush(true, Some(Flushed { waiter: Waiter::Engine(callback), since }))
+        log.append(&mut records)?;
+        if planted::is(Bug::AckBeforeDurable) {
+            callback.io_completed(Ok(()));
+            return log.flush(None);
+        }
+        log.flush(Some(Flushed::engine(callback, since)))
     }
 
     async fn truncate_after(&mut self, last_log_id: Option<LogId>) -> io::Result<()> {
         let mut inner = self.lock();
         let keep = last_log_id.map_or(0, |id| id.index + 1);
-        if inner.log.log_state().last().is_none_or(|last| last.0.index < keep) {
+        if inner.log.state().last.is_none_or(|last| last.index < keep) {
             return Ok(());
         }
         inner.log.truncate(keep)?;
@@ -374,12 +247,12 @@ impl RaftLogStorage<TypeConfig> for LogStore {
 
     async fn purge(&mut self, log_id: LogId) -> io::Result<()> {
         let mut inner = self.lock();
-        let ends_inside = inner.log.log_state().last().is_some_and(|last| last.0.index >= log_id.index);
+        let ends_inside = inner.log.state().last.is_some_and(|last| last.index >= log_id.index);
         // What the log forgets of time is kept beside it. Past the end of the log a snapshot has just set it.
         let floor = if ends_inside { inner.last_stamped_up_to(log_id.index)? } else { inner.last };
-        inner.log.save_user_data(floor.map(Framed))?;
-        inner.log.purge(Framed((&log_id).into()))?;
-        inner.log.flush(true, None)
+        inner.log.save_floor(floor)?;
+        inner.log.purge((&log_id).into())?;
+        inner.log.flush(None)
     }
 }
 

@@ -4,9 +4,9 @@
 //! quorum forget what it acknowledged. The marker refuses the first; for the second it holds an instance number, drawn once
 //! per directory, that the peers remember (`raft/identity.rs`).
 
+use super::disk::Disk;
 use serde::{Deserialize, Serialize};
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
@@ -110,28 +110,28 @@ impl Marker {
     }
 
     /// Belongs to `cluster` from now on, durably.
-    pub(super) fn adopted(&mut self, dir: &Path, cluster: &str) -> io::Result<()> {
+    pub(super) fn adopted(&mut self, disk: &Disk, dir: &Path, cluster: &str) -> io::Result<()> {
         let adopted = Self { cluster: cluster.to_owned(), ..self.clone() };
-        write_durably(&dir.join(FILE), &adopted)?;
+        disk.write_durably(&dir.join(FILE), &adopted)?;
         *self = adopted;
         Ok(())
     }
 
     /// Reads the marker of `dir`, or writes one into an empty directory for `node` of `cluster`.
-    pub(super) fn open(dir: &Path, node: u64, cluster: Option<&str>) -> Result<Self, MarkerError> {
+    pub(super) fn open(disk: &Disk, dir: &Path, node: u64, cluster: Option<&str>) -> Result<Self, MarkerError> {
         let io_error = |error| MarkerError::Io { dir: dir.to_owned(), error };
-        fs::create_dir_all(dir).map_err(io_error)?;
+        disk.files().create_dir_all(dir).map_err(io_error)?;
         let path = dir.join(FILE);
-        match fs::read(&path) {
-            Ok(bytes) => Self::check(&bytes, dir, &path, node),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                if ["log", "snapshots", "peers.json"].iter().any(|name| dir.join(name).exists()) {
+        match disk.read(&path) {
+            Ok(Some(bytes)) => Self::check(&bytes, dir, &path, node),
+            Ok(None) => {
+                if ["log", "snapshots", "peers.json"].iter().any(|name| disk.files().exists(&dir.join(name))) {
                     return Err(MarkerError::Missing { dir: dir.to_owned() });
                 }
                 let cluster = cluster.ok_or_else(|| MarkerError::NoMembers { dir: dir.to_owned() })?;
                 let instance = random_hex().map_err(io_error)?;
                 let marker = Self { format: FORMAT, cluster: cluster.to_owned(), node, instance, formed: false };
-                write_durably(&path, &marker).map_err(io_error)?;
+                disk.write_durably(&path, &marker).map_err(io_error)?;
                 Ok(marker)
             }
             Err(error) => Err(io_error(error)),
@@ -144,12 +144,12 @@ impl Marker {
     }
 
     /// Remembers durably that the log holds something.
-    pub(super) fn set_formed(&mut self, dir: &Path) -> io::Result<()> {
+    pub(super) fn set_formed(&mut self, disk: &Disk, dir: &Path) -> io::Result<()> {
         if self.formed {
             return Ok(());
         }
         let formed = Self { formed: true, ..self.clone() };
-        write_durably(&dir.join(FILE), &formed)?;
+        disk.write_durably(&dir.join(FILE), &formed)?;
         *self = formed;
         Ok(())
     }
@@ -174,38 +174,32 @@ fn random_hex() -> io::Result<String> {
     Ok(format!("{:032x}", u128::from_le_bytes(bytes)))
 }
 
-/// Writes a small JSON file so that after a power cut it is there whole, or not at all.
-pub(super) fn write_durably(path: &Path, value: &impl Serialize) -> io::Result<()> {
-    let temporary = path.with_extension("tmp");
-    let mut file = File::create(&temporary)?;
-    file.write_all(&serde_json::to_vec_pretty(value)?)?;
-    file.sync_all()?;
-    fs::rename(&temporary, path)?;
-    let dir = path.parent().ok_or_else(|| io::Error::other("a file without a directory"))?;
-    File::open(dir)?.sync_all()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
+
+    fn open(dir: &Path, node: u64, cluster: Option<&str>) -> Result<Marker, MarkerError> {
+        Marker::open(&Disk::system(), dir, node, cluster)
+    }
 
     #[test]
     fn a_directory_keeps_its_owner() {
         let dir = tempfile::tempdir().unwrap();
         let data = dir.path().join("node1");
-        let made = Marker::open(&data, 1, Some("abc")).unwrap();
-        assert_eq!(Marker::open(&data, 1, Some("another list of members")).unwrap(), made);
-        let error = Marker::open(&data, 2, Some("abc")).unwrap_err().to_string();
+        let made = open(&data, 1, Some("abc")).unwrap();
+        assert_eq!(open(&data, 1, Some("another list of members")).unwrap(), made);
+        let error = open(&data, 2, Some("abc")).unwrap_err().to_string();
         assert!(error.contains("belongs to node 1 of cluster abc, not to node 2"), "{error}");
     }
 
     #[test]
     fn a_log_that_was_there_must_still_be_there() {
         let dir = tempfile::tempdir().unwrap();
-        let mut marker = Marker::open(dir.path(), 1, Some("abc")).unwrap();
+        let mut marker = open(dir.path(), 1, Some("abc")).unwrap();
         marker.check_log(dir.path(), true).unwrap();
-        marker.set_formed(dir.path()).unwrap();
-        let marker = Marker::open(dir.path(), 1, Some("abc")).unwrap();
+        marker.set_formed(&Disk::system(), dir.path()).unwrap();
+        let marker = open(dir.path(), 1, Some("abc")).unwrap();
         marker.check_log(dir.path(), false).unwrap();
         let error = marker.check_log(dir.path(), true).unwrap_err().to_string();
         assert!(error.contains("replace the node by one with a new id"), "{error}");
@@ -214,24 +208,24 @@ mod tests {
     #[test]
     fn instances_differ() {
         let dir = tempfile::tempdir().unwrap();
-        let first = Marker::open(&dir.path().join("a"), 1, Some("abc")).unwrap();
-        let second = Marker::open(&dir.path().join("b"), 1, Some("abc")).unwrap();
+        let first = open(&dir.path().join("a"), 1, Some("abc")).unwrap();
+        let second = open(&dir.path().join("b"), 1, Some("abc")).unwrap();
         assert_ne!(first.instance, second.instance);
     }
 
     #[test]
     fn what_cannot_be_trusted_is_refused() {
         let dir = tempfile::tempdir().unwrap();
-        assert!(matches!(Marker::open(&dir.path().join("new"), 1, None), Err(MarkerError::NoMembers { .. })));
+        assert!(matches!(open(&dir.path().join("new"), 1, None), Err(MarkerError::NoMembers { .. })));
         let orphan = dir.path().join("orphan");
         fs::create_dir_all(orphan.join("log")).unwrap();
-        assert!(matches!(Marker::open(&orphan, 1, Some("abc")), Err(MarkerError::Missing { .. })));
+        assert!(matches!(open(&orphan, 1, Some("abc")), Err(MarkerError::Missing { .. })));
         let damaged = dir.path().join("damaged");
         fs::create_dir_all(&damaged).unwrap();
         fs::write(damaged.join(FILE), "{").unwrap();
-        assert!(matches!(Marker::open(&damaged, 1, Some("abc")), Err(MarkerError::Damaged { .. })));
+        assert!(matches!(open(&damaged, 1, Some("abc")), Err(MarkerError::Damaged { .. })));
         let newer = r#"{"format": 2, "cluster": "abc", "node": 1, "instance": "0", "formed": false}"#;
         fs::write(damaged.join(FILE), newer).unwrap();
-        assert!(matches!(Marker::open(&damaged, 1, Some("abc")), Err(MarkerError::Format { format: 2, .. })));
+        assert!(matches!(open(&damaged, 1, Some("abc")), Err(MarkerError::Format { format: 2, .. })));
     }
 }

@@ -9,25 +9,36 @@
 
 mod codec;
 mod consensus;
+mod disk;
+mod engine_runtime;
 mod frame;
 mod identity;
+mod journal;
 mod link;
 mod log_store;
 mod marker;
 mod membership;
+mod memory_disk;
 mod network;
 mod server;
 mod snapshot_file;
 mod state_store;
+mod transport;
 mod types;
+mod wal;
+mod work;
 
 pub(crate) use codec::{decode, encode};
-pub use consensus::{Consensus, Progress, Proposed, ReadRefused, Settings, StartError, Status};
+pub use consensus::{Consensus, Progress, Proposed, ReadRefused, Settings, StartError, Status, Surroundings};
+pub use disk::Disk;
+pub use engine_runtime::{EngineRuntime, seed_engines};
 pub use link::CallError;
 pub use log_store::LogStore;
 pub use marker::MarkerError;
 pub use membership::{ChangeError, Membership};
+pub use memory_disk::MemoryDisk;
 pub use server::Forwarded;
 pub use snapshot_file::SnapshotFile;
 pub use state_store::{Observer, StateStore};
+pub use transport::{Connection, Tcp, Transport};
 pub use types::TypeConfig;

@@ -9,7 +9,9 @@ use super::frame::Kind;
 use super::identity::Identity;
 use super::link::{CallError, Link, Live, Pending};
 use super::snapshot_file::SnapshotFile;
+use super::transport::Transport;
 use super::types::{TypeConfig, Vote};
+use super::work::blocking;
 use crate::limits::SNAPSHOT_CHUNK_BYTES;
 use bytes::Bytes;
 use futures::future::BoxFuture;
@@ -38,8 +40,9 @@ const SNAPSHOT_CHUNK_DEADLINE: Duration = Duration::from_secs(10);
 const SNAPSHOT_INSTALL_DEADLINE: Duration = Duration::from_secs(600);
 
 /// All connections of a node to its peers.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(super) struct Network {
+    transport: Arc<dyn Transport>,
     identity: Arc<Identity>,
     peers: Arc<Mutex<Peers>>,
 }
@@ -48,7 +51,6 @@ pub(super) struct Network {
 type Peers = HashMap<(u64, String), Arc<Peer>>;
 
 /// The connections to one peer.
-#[derive(Debug)]
 pub(super) struct Peer {
     append: Arc<Link>,
     heartbeat: Arc<Link>,
@@ -66,15 +68,18 @@ impl Peer {
 }
 
 impl Network {
-    pub(super) fn new(identity: Arc<Identity>) -> Self {
-        Self { identity, peers: Arc::default() }
+    pub(super) fn new(transport: Arc<dyn Transport>, identity: Arc<Identity>) -> Self {
+        Self { transport, identity, peers: Arc::default() }
     }
 
     /// The connections to a peer, made when first used.
     pub(super) fn peer(&self, target: u64, address: &str) -> Arc<Peer> {
         let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
         let peer = peers.entry((target, address.to_owned())).or_insert_with(|| {
-            let link = || Arc::new(Link::new(target, address.to_owned(), Arc::clone(&self.identity)));
+            let link = || {
+                let (transport, identity) = (Arc::clone(&self.transport), Arc::clone(&self.identity));
+                Arc::new(Link::new(target, address.to_owned(), transport, identity))
+            };
             Arc::new(Peer { append: link(), heartbeat: link(), control: link(), snapshot: link(), forward: link() })
         });
         Arc::clone(peer)
@@ -134,13 +139,13 @@ impl Client {
         link.call(Kind::SnapshotHead, codec::encode(&head).into(), SNAPSHOT_CHUNK_DEADLINE).await.map_err(lost)?;
         snapshot.rewound().map_err(broken)?;
         loop {
-            let read = tokio::task::spawn_blocking(move || {
+            let read = blocking(move || {
                 let mut chunk = Vec::with_capacity(SNAPSHOT_CHUNK_BYTES);
                 let file = snapshot.file();
                 file.take(SNAPSHOT_CHUNK_BYTES as u64).read_to_end(&mut chunk).map(|_| (snapshot, chunk))
             });
             let chunk;
-            (snapshot, chunk) = read.await.map_err(std::io::Error::other).and_then(|read| read).map_err(broken)?;
+            (snapshot, chunk) = read.await.map_err(broken)?;
             if chunk.is_empty() {
                 break;
             }
@@ -224,6 +229,7 @@ impl RaftNetworkV2<TypeConfig> for Client {
         _option: RPCOption,
     ) -> Result<SnapshotResponse<TypeConfig>, StreamingError<TypeConfig>> {
         let answer = tokio::select! {
+            biased;
             closed = cancel => return Err(closed.into()),
             sent = self.send_snapshot(vote, snapshot.snapshot) => sent?,
         };
@@ -249,8 +255,9 @@ async fn pump(
     let stream = link.next_stream();
     loop {
         let request = tokio::select! {
-            request = input.next() => request,
+            biased;
             () = answers.closed() => None,
+            request = input.next() => request,
         };
         let Some(request) = request else { return };
         let pending = match connected(&link, connection.take(), connect_within).await {

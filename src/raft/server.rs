@@ -7,7 +7,9 @@ use super::identity::{Greeting, Hello, Identity};
 use super::link::HELLO_BYTES_MAX;
 use super::snapshot_file::SnapshotFile;
 use super::state_store::StateStore;
+use super::transport::{Connection, Transport};
 use super::types::TypeConfig;
+use super::work::blocking;
 use crate::limits::{FRAME_BYTES_MAX, PEER_CONNECTIONS_MAX, SNAPSHOT_BYTES_MAX, WAITERS_MAX};
 use bytes::Bytes;
 use futures::StreamExt;
@@ -16,11 +18,10 @@ use openraft::Raft;
 use openraft::alias::SnapshotMetaOf;
 use openraft::alias::SnapshotOf;
 use openraft::raft::AppendEntriesRequest;
-use std::io::{self, Write};
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::BufReader;
-use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 
@@ -45,14 +46,14 @@ pub(super) struct Server {
 
 impl Server {
     /// Accepts peers until the task is dropped.
-    pub(super) async fn run(self: Arc<Self>, listener: TcpListener) {
+    pub(super) async fn run(self: Arc<Self>, transport: Arc<dyn Transport>) {
         let places = Arc::new(Semaphore::new(PEER_CONNECTIONS_MAX));
         // Ends with this task: a node that has stopped says nothing more.
         let mut sessions = JoinSet::new();
         loop {
             while sessions.try_join_next().is_some() {}
-            let stream = match listener.accept().await {
-                Ok((stream, _)) => stream,
+            let connection = match transport.accept().await {
+                Ok(connection) => connection,
                 Err(error) => {
                     // Out of file descriptors, as a rule: others may free some.
                     tracing::warn!(%error, "cannot accept a peer");
@@ -66,7 +67,7 @@ impl Server {
             };
             let server = Arc::clone(&self);
             sessions.spawn(async move {
-                if let Err(error) = server.serve(stream).await {
+                if let Err(error) = server.serve(connection).await {
                     tracing::debug!(%error, "a peer connection ended");
                 }
                 drop(place);
@@ -74,9 +75,8 @@ impl Server {
         }
     }
 
-    async fn serve(self: Arc<Self>, stream: TcpStream) -> io::Result<()> {
-        frame::prepare(&stream)?;
-        let (input, mut output) = stream.into_split();
+    async fn serve(self: Arc<Self>, connection: Connection) -> io::Result<()> {
+        let Connection { input, mut output } = connection;
         let mut input = BufReader::with_capacity(64 * 1024, input);
         let first = tokio::time::timeout(HELLO_DEADLINE, frame::read(&mut input, HELLO_BYTES_MAX)).await??;
         let Some(first) = first.filter(|frame| frame.kind == Kind::Hello) else { return Ok(()) };
@@ -226,9 +226,8 @@ impl Session {
                 if incoming.received_bytes > incoming.expected_bytes {
                     return Err(io::Error::other("a snapshot is longer than announced"));
                 }
-                let written =
-                    tokio::task::spawn_blocking(move || incoming.file.file().write_all(&frame.body).map(|()| incoming));
-                self.incoming = Some(written.await.map_err(io::Error::other)??);
+                let written = blocking(move || incoming.file.file().write_all(&frame.body).map(|()| incoming));
+                self.incoming = Some(written.await?);
                 Ok(Bytes::new())
             }
             _ => {
@@ -245,8 +244,7 @@ impl Session {
 impl Server {
     async fn install(&self, incoming: Incoming) -> io::Result<Bytes> {
         let mut file = incoming.file;
-        let verified = tokio::task::spawn_blocking(move || file.verify().map(|said| (file, said)));
-        let (snapshot, said) = verified.await.map_err(io::Error::other)??;
+        let (snapshot, said) = blocking(move || file.verify().map(|said| (file, said))).await?;
         let meta = SnapshotMetaOf::<TypeConfig> {
             last_log_id: said.last.map(Into::into),
             last_membership: said.membership.into(),

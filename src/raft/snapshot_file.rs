@@ -7,9 +7,9 @@
 //! file, which the next start removes. A damaged current snapshot stops the node, because the log behind it is gone.
 
 use super::codec::{self, WireLogId, WireSnapshotMeta};
+use super::disk::{Disk, OpenFile};
 use crate::limits::SNAPSHOT_BYTES_MAX;
 use crate::state::{Frozen, Machine};
-use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,13 +24,15 @@ const TEMPORARY_SUFFIX: &str = ".tmp";
 /// An open snapshot. It stays readable when another takes its name.
 #[derive(Debug)]
 pub struct SnapshotFile {
-    file: File,
+    file: Box<dyn OpenFile>,
     path: PathBuf,
+    disk: Disk,
 }
 
 /// The directory snapshots live in.
 #[derive(Debug)]
 pub(super) struct SnapshotDir {
+    disk: Disk,
     dir: PathBuf,
     counter: AtomicU64,
     /// The position of the current snapshot. Held while one takes the name: one is built here while another may arrive, and
@@ -40,15 +42,15 @@ pub(super) struct SnapshotDir {
 
 impl SnapshotDir {
     /// Opens or creates the directory and removes what a crash left half written.
-    pub(super) fn open(dir: &Path) -> io::Result<Self> {
-        fs::create_dir_all(dir)?;
-        for entry in fs::read_dir(dir)? {
-            let path = entry?.path();
+    pub(super) fn open(disk: &Disk, dir: &Path) -> io::Result<Self> {
+        disk.files().create_dir_all(dir)?;
+        for path in disk.files().list(dir)? {
             if path.to_string_lossy().ends_with(TEMPORARY_SUFFIX) {
-                fs::remove_file(&path)?;
+                disk.files().remove(&path)?;
             }
         }
-        let opened = Self { dir: dir.to_owned(), counter: AtomicU64::new(0), current: Mutex::new(None) };
+        let disk = disk.clone();
+        let opened = Self { disk, dir: dir.to_owned(), counter: AtomicU64::new(0), current: Mutex::new(None) };
         let position = match opened.current()? {
             Some(mut current) => current.verify()?.last,
             None => None,
@@ -64,8 +66,8 @@ impl SnapshotDir {
     /// The current snapshot, if there is one.
     pub(super) fn current(&self) -> io::Result<Option<SnapshotFile>> {
         let path = self.dir.join(CURRENT);
-        match File::open(&path) {
-            Ok(file) => Ok(Some(SnapshotFile { file, path })),
+        match self.disk.files().open(&path) {
+            Ok(file) => Ok(Some(SnapshotFile { file, path, disk: self.disk.clone() })),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
@@ -86,7 +88,7 @@ impl SnapshotDir {
         out.inner.write_all(hash.as_bytes())?;
         out.inner.flush()?;
         drop(out);
-        incoming.file.sync_all()?;
+        incoming.file.sync()?;
         Ok(incoming)
     }
 
@@ -94,8 +96,8 @@ impl SnapshotDir {
     pub(super) fn incoming(&self) -> io::Result<SnapshotFile> {
         let number = self.counter.fetch_add(1, Ordering::Relaxed);
         let path = self.dir.join(format!("{number}{TEMPORARY_SUFFIX}"));
-        let file = File::options().read(true).write(true).create(true).truncate(true).open(&path)?;
-        Ok(SnapshotFile { file, path })
+        let file = self.disk.files().create(&path)?;
+        Ok(SnapshotFile { file, path, disk: self.disk.clone() })
     }
 
     /// Makes a complete file the current snapshot, durably, unless a newer one is current already.
@@ -105,9 +107,9 @@ impl SnapshotDir {
         if snapshot.path == current || *position > last {
             return Ok(());
         }
-        snapshot.file.sync_all()?;
-        fs::rename(&snapshot.path, &current)?;
-        File::open(&self.dir)?.sync_all()?;
+        snapshot.file.sync()?;
+        self.disk.files().rename(&snapshot.path, &current)?;
+        self.disk.files().sync_dir(&self.dir)?;
         snapshot.path = current;
         *position = last;
         Ok(())
@@ -117,18 +119,18 @@ impl SnapshotDir {
 impl SnapshotFile {
     /// Size of the file.
     pub(super) fn bytes(&self) -> io::Result<u64> {
-        Ok(self.file.metadata()?.len())
+        self.file.size()
     }
 
     /// The file, from its beginning.
-    pub(super) fn rewound(&mut self) -> io::Result<&mut File> {
+    pub(super) fn rewound(&mut self) -> io::Result<&mut dyn OpenFile> {
         self.file.seek(SeekFrom::Start(0))?;
-        Ok(&mut self.file)
+        Ok(self.file.as_mut())
     }
 
     /// The file, where it stands.
-    pub(super) const fn file(&mut self) -> &mut File {
-        &mut self.file
+    pub(super) fn file(&mut self) -> &mut dyn OpenFile {
+        self.file.as_mut()
     }
 
     /// Checks the whole file against its hash and returns what it says of itself.
@@ -163,7 +165,7 @@ impl SnapshotFile {
 impl Drop for SnapshotFile {
     fn drop(&mut self) {
         if self.path.to_string_lossy().ends_with(TEMPORARY_SUFFIX) {
-            let _ = fs::remove_file(&self.path);
+            let _ = self.disk.files().remove(&self.path);
         }
     }
 }
@@ -214,6 +216,7 @@ mod tests {
     use super::*;
     use crate::state::LeaderId;
     use openraft::StoredMembership;
+    use std::fs;
 
     fn at(index: u64) -> WireLogId {
         WireLogId { leader: LeaderId { term: 1, node: 1 }, index }
@@ -228,7 +231,7 @@ mod tests {
     #[test]
     fn a_snapshot_is_current_only_when_it_is_whole() {
         let place = tempfile::tempdir().unwrap();
-        let dir = SnapshotDir::open(place.path()).unwrap();
+        let dir = SnapshotDir::open(&Disk::system(), place.path()).unwrap();
         assert!(dir.current().unwrap().is_none());
         let mut first = written(&dir, 1);
         assert!(dir.current().unwrap().is_none(), "written, but not current");
@@ -243,14 +246,14 @@ mod tests {
     #[test]
     fn a_snapshot_never_goes_back() {
         let place = tempfile::tempdir().unwrap();
-        let dir = SnapshotDir::open(place.path()).unwrap();
+        let dir = SnapshotDir::open(&Disk::system(), place.path()).unwrap();
         let (mut newer, mut older) = (written(&dir, 9), written(&dir, 4));
         dir.make_current(&mut newer, Some(at(9))).unwrap();
         dir.make_current(&mut older, Some(at(4))).unwrap();
         assert_eq!(dir.current().unwrap().unwrap().verify().unwrap().last, Some(at(9)));
         assert!(older.verify().is_ok(), "whoever built it may still read it");
         drop(older);
-        let dir = SnapshotDir::open(place.path()).unwrap();
+        let dir = SnapshotDir::open(&Disk::system(), place.path()).unwrap();
         let mut older = written(&dir, 8);
         dir.make_current(&mut older, Some(at(8))).unwrap();
         assert_eq!(dir.current().unwrap().unwrap().verify().unwrap().last, Some(at(9)));
@@ -259,19 +262,19 @@ mod tests {
     #[test]
     fn what_a_crash_left_half_written_is_removed() {
         let place = tempfile::tempdir().unwrap();
-        let dir = SnapshotDir::open(place.path()).unwrap();
+        let dir = SnapshotDir::open(&Disk::system(), place.path()).unwrap();
         drop(written(&dir, 1));
         assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0, "what nobody wants goes by itself");
         std::mem::forget(written(&dir, 1));
         assert_eq!(fs::read_dir(place.path()).unwrap().count(), 1);
-        SnapshotDir::open(place.path()).unwrap();
+        SnapshotDir::open(&Disk::system(), place.path()).unwrap();
         assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
     }
 
     #[test]
     fn damage_is_noticed_wherever_it_is() {
         let place = tempfile::tempdir().unwrap();
-        let dir = SnapshotDir::open(place.path()).unwrap();
+        let dir = SnapshotDir::open(&Disk::system(), place.path()).unwrap();
         let mut snapshot = written(&dir, 1);
         dir.make_current(&mut snapshot, Some(at(1))).unwrap();
         let path = place.path().join(CURRENT);

@@ -4,12 +4,15 @@
 //! written outside it.
 
 use super::codec::WireSnapshotMeta;
+use super::disk::Disk;
 use super::log_store::LogStore;
 use super::snapshot_file::{SnapshotDir, SnapshotFile};
 use super::types::{LogId, StoredMembership, TypeConfig, leader_id};
+use super::work::blocking;
 use crate::limiter::Time;
 use crate::metric_names;
-use crate::state::{Applied, Batch, Frozen, Machine};
+use crate::planted::{self, Bug};
+use crate::state::{Applied, Batch, Frozen, Machine, Stamp};
 use futures::{Stream, TryStreamExt};
 use openraft::alias::{SnapshotMetaOf, SnapshotOf};
 use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine};
@@ -26,6 +29,8 @@ pub trait Observer: Send + Sync + 'static {
     fn membership(&self, index: u64, at: Time, voters: Vec<u64>, learners: Vec<u64>);
     /// Another node leads; this stands in no entry.
     fn leader(&self, node: u64, term: u64);
+    /// This node leads and has read the time for an entry that it is about to propose. It may never get into the log.
+    fn stamped(&self, _stamp: &Stamp) {}
 }
 
 /// The state of one node. Clones share it.
@@ -51,7 +56,12 @@ impl StateStore {
     /// Loads the current snapshot, if there is one. A damaged one is an error, and so is a gap between it and the log: what is
     /// missing would be permits forgotten.
     pub fn open(dir: &Path, log: LogStore, observer: Option<Arc<dyn Observer>>) -> io::Result<Self> {
-        let snapshots = SnapshotDir::open(dir)?;
+        Self::on(&Disk::system(), dir, log, observer)
+    }
+
+    /// The same on another disk.
+    pub(super) fn on(disk: &Disk, dir: &Path, log: LogStore, observer: Option<Arc<dyn Observer>>) -> io::Result<Self> {
+        let snapshots = SnapshotDir::open(disk, dir)?;
         let mut replica = Replica::default();
         if let Some(mut current) = snapshots.current()? {
             let (meta, machine) = current.load()?;
@@ -98,6 +108,13 @@ impl StateStore {
         }
     }
 
+    /// The entry as if it had been stamped here and now: for a planted bug.
+    fn restamped(&self, payload: &Payload) -> Option<Payload> {
+        let EntryPayload::Normal(batch) = payload else { return None };
+        let stamp = Stamp { time: self.log.own_time(), ..batch.stamp };
+        Some(EntryPayload::Normal(Arc::new(Batch { stamp, ..batch.as_ref().clone() })))
+    }
+
     fn meta(replica: &Replica) -> SnapshotMetaOf<TypeConfig> {
         SnapshotMetaOf::<TypeConfig> { last_log_id: replica.applied, last_membership: replica.membership.clone() }
     }
@@ -136,7 +153,9 @@ impl RaftStateMachine<TypeConfig> for StateStore {
         Strm: Stream<Item = Result<EntryResponder<TypeConfig>, io::Error>> + Unpin + OptionalSend,
     {
         while let Some((entry, responder)) = entries.try_next().await? {
-            let applied = apply(&mut self.write(), entry.log_id, &entry.payload);
+            let payload = if planted::is(Bug::StampAtApply) { self.restamped(&entry.payload) } else { None };
+            let payload = payload.as_ref().unwrap_or(&entry.payload);
+            let applied = apply(&mut self.write(), entry.log_id, payload);
             self.observe(entry.log_id.index, &entry.payload, &applied);
             if let Some(responder) = responder {
                 responder.send(applied);
@@ -217,9 +236,4 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
         tracing::info!(last = ?self.meta.last_log_id.map(|id| id.index), keys = self.state.keys(), "snapshot written");
         Ok(SnapshotOf::<TypeConfig, SnapshotFile> { meta: self.meta.clone(), snapshot })
     }
-}
-
-/// Runs file work off the async threads.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
-    tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
 }

@@ -10,6 +10,7 @@ openraft::declare_raft_types!(
         R = Applied,
         NodeId = u64,
         Node = openraft::BasicNode,
+        AsyncRuntime = super::engine_runtime::EngineRuntime,
 );
 
 pub(super) type EngineLeaderId = openraft::impls::leader_id_adv::LeaderId<u64, u64>;

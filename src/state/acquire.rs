@@ -8,6 +8,7 @@ use super::policies::Rule;
 use super::requests::Remembered;
 use crate::limiter::{Decision, Entry, Key, Limit, Part, Register, Span, Time, decide};
 use crate::limits::ALL_OF_MAX;
+use crate::planted::{self, Bug};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -38,7 +39,8 @@ impl KeyState {
 
 impl Machine {
     pub(super) fn acquire(&mut self, acquire: &Acquire, keys_max: u64) -> Outcome {
-        if let Some(outcome) = acquire.identity.and_then(|identity| self.replay(acquire, identity)) {
+        let identity = acquire.identity.filter(|_| !planted::is(Bug::NoDedup));
+        if let Some(outcome) = identity.and_then(|identity| self.replay(acquire, identity)) {
             return outcome;
         }
         if acquire.replay_only {
