@@ -10,6 +10,7 @@
 
 mod acquire;
 mod audit;
+mod chaos;
 mod chart;
 mod completions;
 mod config;
@@ -28,6 +29,7 @@ mod settings;
 mod status;
 mod up;
 
+use crate::failpoint;
 use clap::{Parser, Subcommand};
 use exit::{Exit, Failure};
 use output::Output;
@@ -71,6 +73,12 @@ enum Command {
     Audit(audit::Args),
     /// Show the nodes of the cluster and who leads
     Status(status::Args),
+    /// Inject faults of every kind into a real cluster on this machine, and judge what came of it
+    Chaos(chaos::Args),
+    #[command(hide = true)]
+    ChaosWorker(chaos::WorkerArgs),
+    #[command(hide = true)]
+    ChaosTarget(chaos::TargetArgs),
     /// Check configuration files, or print what takes effect
     #[command(subcommand)]
     Config(config::Command),
@@ -80,6 +88,7 @@ enum Command {
 
 /// Runs the program.
 pub fn main() -> ExitCode {
+    failpoint::from_environment();
     let Cli { json, command } = Cli::parse();
     let output = Output::new(json);
     let done = match command {
@@ -93,6 +102,9 @@ pub fn main() -> ExitCode {
         Command::History(args) => runtime(false).and_then(|runtime| runtime.block_on(history::run(&args, output))),
         Command::Audit(args) => runtime(false).and_then(|runtime| runtime.block_on(audit::run(&args, output))),
         Command::Status(args) => runtime(false).and_then(|runtime| runtime.block_on(status::run(&args, output))),
+        Command::Chaos(args) => runtime(true).and_then(|runtime| runtime.block_on(chaos::run(&args, output))),
+        Command::ChaosWorker(args) => runtime(false).and_then(|runtime| runtime.block_on(chaos::work(args))),
+        Command::ChaosTarget(args) => chaos::target(&args),
         Command::Config(command) => config::run(&command, output),
         Command::Completions(args) => completions::run(&args, output),
     };

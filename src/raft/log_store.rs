@@ -9,8 +9,10 @@
 //! Not here: what a stamp is good for (`clock/`).
 
 use super::codec::{self, WireLogId, WirePayload, WireVote};
+use super::footing::Footing;
 use super::types::{Entry, LogId, TypeConfig, Vote};
 use crate::clock::{Clocks, DriftWatch, Reading, Stopwatch};
+use crate::failpoint;
 use crate::limiter::Time;
 use crate::metric_names;
 use openraft::storage::{IOFlushed, LogState, RaftLogStorage};
@@ -133,10 +135,39 @@ impl Decode for StoredVote {
     }
 }
 
-/// Who waits for a sync, and since when.
+/// Who waits for a sync, since when, and what is on the disk once it has returned.
 struct Flushed {
     waiter: Waiter,
     since: Stopwatch,
+    covers: Covered,
+    synced: Arc<Mutex<Synced>>,
+}
+
+/// What a sync covers.
+#[derive(Debug, Clone, Copy)]
+struct Covered {
+    vote_term: Option<u64>,
+    last: Option<WireLogId>,
+    /// How often entries had been taken back until then.
+    truncations: u64,
+}
+
+/// What is on the disk for certain.
+#[derive(Debug, Default)]
+struct Synced {
+    vote_term: Option<u64>,
+    last: Option<WireLogId>,
+    truncations: u64,
+}
+
+impl Synced {
+    fn advance(&mut self, covers: Covered) {
+        self.vote_term = self.vote_term.max(covers.vote_term);
+        // An entry that was taken back since then says nothing about the one that took its place.
+        if self.truncations == covers.truncations {
+            self.last = self.last.max(covers.last);
+        }
+    }
 }
 
 enum Waiter {
@@ -147,8 +178,10 @@ enum Waiter {
 impl raft_log::Callback for Flushed {
     fn send(self, result: io::Result<()>) {
         metrics::histogram!(metric_names::LOG_SYNC_DURATION_SECONDS).record(self.since.elapsed());
-        if let Err(error) = &result {
-            tracing::error!(%error, "the log could not be synced; this node will stop");
+        failpoint::reached("sync");
+        match &result {
+            Ok(()) => self.synced.lock().unwrap_or_else(PoisonError::into_inner).advance(self.covers),
+            Err(error) => tracing::error!(%error, "the log could not be synced; this node will stop"),
         }
         match self.waiter {
             Waiter::Engine(callback) => callback.io_completed(result),
@@ -163,6 +196,7 @@ impl raft_log::Callback for Flushed {
 pub struct LogStore {
     shared: Arc<Mutex<Inner>>,
     clocks: Arc<dyn Clocks>,
+    synced: Arc<Mutex<Synced>>,
 }
 
 struct Inner {
@@ -170,6 +204,7 @@ struct Inner {
     /// The last validly stamped entry in log order, or what is left of it after a purge or a snapshot.
     last: Option<Stamped>,
     watch: DriftWatch,
+    truncations: u64,
 }
 
 impl LogStore {
@@ -185,9 +220,9 @@ impl LogStore {
         config.log_cache_max_items = Some(CACHE_ENTRIES_MAX);
         config.log_cache_capacity = Some(CACHE_BYTES_MAX);
         let log = RaftLog::open(Arc::new(config))?;
-        let mut inner = Inner { log, last: None, watch: DriftWatch::default() };
+        let mut inner = Inner { log, last: None, watch: DriftWatch::default(), truncations: 0 };
         inner.last = inner.last_stamped_up_to(u64::MAX)?;
-        Ok(Self { shared: Arc::new(Mutex::new(inner)), clocks })
+        Ok(Self { shared: Arc::new(Mutex::new(inner)), clocks, synced: Arc::default() })
     }
 
     /// The stamp that a new leader continues from, with the reading of this node's clocks that belongs to it.
@@ -214,6 +249,19 @@ impl LogStore {
         state.last().or(state.purged()).map(|id| id.0.index)
     }
 
+    /// Where this log stands, synced or not: the vote, and the last entry or, if that is farther, `applied`.
+    pub(super) fn footing(&self, applied: Option<WireLogId>) -> Footing {
+        let covered = self.lock().covered();
+        Footing::new(covered.vote_term, covered.last.max(applied))
+    }
+
+    /// Where it stands for good: nothing of this can go away any more. `applied` says what is committed.
+    pub(super) fn settled(&self, applied: Option<WireLogId>) -> Footing {
+        let synced = self.synced.lock().unwrap_or_else(PoisonError::into_inner);
+        let entry = if synced.last.map(|id| id.index) < applied.map(|id| id.index) { synced.last } else { applied };
+        Footing::new(synced.vote_term, entry)
+    }
+
     /// A snapshot whose last stamp is `time` takes the place of the log: the sender's readings mean nothing here, so the
     /// reading that belongs to it is this instant's.
     pub(super) fn snapshot_installed(&self, time: Time) {
@@ -230,12 +278,26 @@ impl LogStore {
     pub(super) async fn sync(&self) -> io::Result<()> {
         let (sender, receiver) = oneshot::channel();
         let since = Stopwatch::start();
-        self.lock().log.flush(true, Some(Flushed { waiter: Waiter::Caller(sender), since }))?;
+        {
+            let mut inner = self.lock();
+            let (covers, synced) = (inner.covered(), Arc::clone(&self.synced));
+            inner.log.flush(true, Some(Flushed { waiter: Waiter::Caller(sender), since, covers, synced }))?;
+        }
         receiver.await.map_err(|_| io::Error::other("the log's writer has stopped"))?
     }
 }
 
 impl Inner {
+    /// What a sync that begins now covers.
+    fn covered(&self) -> Covered {
+        let state = self.log.log_state();
+        Covered {
+            vote_term: state.vote().map(|vote| vote.0.0.leader.term),
+            last: state.last().or(state.purged()).map(|id| id.0),
+            truncations: self.truncations,
+        }
+    }
+
     /// Walks back from `index` to the first validly stamped entry: one step, as a rule.
     fn last_stamped_up_to(&self, index: u64) -> io::Result<Option<Stamped>> {
         let state = self.log.log_state();
@@ -317,6 +379,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
 
     async fn save_vote(&mut self, vote: &Vote) -> io::Result<()> {
         self.lock().log.save_vote(StoredVote(Framed(vote.into())))?;
+        failpoint::reached("vote");
         self.sync().await
     }
 
@@ -343,7 +406,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         // Read after the entries arrived: an observation later than the truth only wastes time.
         let obs = self.clocks.read();
         let mut inner = self.lock();
-        let Inner { log, last, watch } = &mut *inner;
+        let Inner { log, last, watch, .. } = &mut *inner;
         let records = entries.into_iter().map(|entry| {
             let log_id = WireLogId::from(&entry.log_id);
             let payload = WirePayload::from(&entry.payload);
@@ -358,7 +421,9 @@ impl RaftLogStorage<TypeConfig> for LogStore {
             (Framed(log_id), Framed(stored))
         });
         log.append(records)?;
-        log.flush(true, Some(Flushed { waiter: Waiter::Engine(callback), since }))
+        failpoint::reached("append");
+        let (covers, synced) = (inner.covered(), Arc::clone(&self.synced));
+        inner.log.flush(true, Some(Flushed { waiter: Waiter::Engine(callback), since, covers, synced }))
     }
 
     async fn truncate_after(&mut self, last_log_id: Option<LogId>) -> io::Result<()> {
@@ -368,6 +433,13 @@ impl RaftLogStorage<TypeConfig> for LogStore {
             return Ok(());
         }
         inner.log.truncate(keep)?;
+        inner.truncations += 1;
+        let mut synced = self.synced.lock().unwrap_or_else(PoisonError::into_inner);
+        synced.truncations = inner.truncations;
+        if synced.last.is_some_and(|last| last.index >= keep) {
+            synced.last = last_log_id.as_ref().map(Into::into);
+        }
+        drop(synced);
         inner.last = inner.last_stamped_up_to(u64::MAX)?;
         Ok(())
     }
@@ -378,6 +450,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         // What the log forgets of time is kept beside it. Past the end of the log a snapshot has just set it.
         let floor = if ends_inside { inner.last_stamped_up_to(log_id.index)? } else { inner.last };
         inner.log.save_user_data(floor.map(Framed))?;
+        failpoint::reached("purge");
         inner.log.purge(Framed((&log_id).into()))?;
         inner.log.flush(true, None)
     }

@@ -9,12 +9,14 @@
 
 mod codec;
 mod consensus;
+mod footing;
 mod frame;
 mod identity;
 mod link;
 mod log_store;
 mod marker;
 mod network;
+mod overheard;
 mod server;
 mod snapshot_file;
 mod state_store;
@@ -22,9 +24,11 @@ mod types;
 
 pub(crate) use codec::{decode, encode};
 pub use consensus::{Consensus, Progress, Proposed, ReadRefused, Settings, StartError, Status};
+pub use footing::Footing;
 pub use link::CallError;
 pub use log_store::LogStore;
 pub use marker::MarkerError;
+pub use overheard::caller_of;
 pub use server::Forwarded;
 pub use snapshot_file::SnapshotFile;
 pub use state_store::{Observer, StateStore};
