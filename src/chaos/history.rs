@@ -92,6 +92,9 @@ pub(super) struct Grant {
     /// Remembered from an earlier attempt.
     #[serde(rename = "r")]
     pub replayed: bool,
+    /// The node held the answer until the slot had come: its deadline counts the time in line as well.
+    #[serde(rename = "h")]
+    pub held: bool,
 }
 
 /// One attempt to give a permit back.

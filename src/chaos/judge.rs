@@ -49,7 +49,9 @@ pub(super) fn linearizable(operations: &Operations, keys: &[Key]) -> Finding {
     let name = |key: &u16| keys.get(usize::from(*key)).map_or("?", |key| key.name.as_str()).to_owned();
     let wrong: Vec<String> = match model::check(&operations.calls, SEARCH_WITHIN) {
         Verdict::Linearizable => Vec::new(),
-        Verdict::Not(bad) => bad.iter().map(|key| format!("no order explains key {}", name(key))).collect(),
+        Verdict::Not(bad) => {
+            bad.iter().map(|(key, stuck)| format!("no order explains key {}: {stuck}", name(key))).collect()
+        }
         Verdict::Undecided(keys) => keys.iter().map(|key| format!("undecided for key {}", name(key))).collect(),
     };
     let seen = format!("{} operations on {} keys, {} of unknown outcome", operations.calls.len(), keys.len(), operations.unknown);
@@ -245,7 +247,7 @@ mod tests {
         let granted = |permit: u64, stamp_us: u64, from_us: u64, to_us: u64| Granted {
             key: 0,
             request: (0, permit),
-            grant: Grant { permit, slot_us: stamp_us, wait_us: 0, before_us: None, replayed: false },
+            grant: Grant { permit, slot_us: stamp_us, wait_us: 0, before_us: None, replayed: false, held: false },
             stamp_us: Some(stamp_us),
             from_ns: from_us * 1_000,
             to_ns: to_us * 1_000,

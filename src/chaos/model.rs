@@ -131,16 +131,16 @@ impl State {
         let mut next = self.clone();
         match *op {
             Op::Grant { permit, slot_us, unit_us, stamp_us } => {
-                let stamp_us = stamp_us.unwrap_or(0);
-                let in_order = permit > self.last_permit
-                    && stamp_us + ROUNDING_US >= self.now_us
-                    && slot_us + ROUNDING_US >= stamp_us;
+                let in_time = |stamp_us: u64| {
+                    stamp_us + ROUNDING_US >= self.now_us && slot_us + ROUNDING_US >= stamp_us
+                };
+                let in_order = permit > self.last_permit && stamp_us.is_none_or(in_time);
                 let far = |taken: &Taken| taken.doubtful || taken.slot_us.abs_diff(slot_us) + ROUNDING_US >= unit_us;
                 if !in_order || !self.taken.iter().all(far) {
                     return None;
                 }
                 next.last_permit = permit;
-                next.now_us = self.now_us.max(stamp_us);
+                next.now_us = self.now_us.max(stamp_us.unwrap_or(0));
                 next.unit_us = unit_us;
                 if unit_us > 0 {
                     let at = next.taken.partition_point(|taken| taken.slot_us < slot_us);
@@ -191,8 +191,8 @@ impl State {
 pub enum Verdict {
     /// There is an order that explains every answer.
     Linearizable,
-    /// There is none, for these keys.
-    Not(Vec<u16>),
+    /// There is none, for these keys; with the operation that fits nowhere.
+    Not(Vec<(u16, String)>),
     /// The search did not end in time, for these keys.
     Undecided(Vec<u16>),
 }
@@ -214,7 +214,7 @@ pub fn check(calls: &[Call], within: Duration) -> Verdict {
     for (key, operations) in by_key {
         match porcupine_rs::check_operations_timeout(&operations, within) {
             CheckResult::Ok => {}
-            CheckResult::Illegal => bad.push(key),
+            CheckResult::Illegal => bad.push((key, stuck(&operations, within))),
             CheckResult::Unknown => undecided.push(key),
         }
     }
@@ -223,6 +223,21 @@ pub fn check(calls: &[Call], within: Duration) -> Verdict {
         (true, false) => Verdict::Undecided(undecided),
         (true, true) => Verdict::Linearizable,
     }
+}
+
+/// The first operation to be answered that the longest order found has no place for.
+fn stuck(operations: &[Operation<Register>], within: Duration) -> String {
+    let (_, info) = porcupine_rs::check_operations_info_timeout(operations, within);
+    let Some(longest) = info.partial_linearizations.first().and_then(|orders| orders.iter().max_by_key(|order| order.len()))
+    else {
+        return "not even a first operation fits".to_owned();
+    };
+    let placed: std::collections::HashSet<usize> = longest.iter().copied().collect();
+    let left = operations.iter().enumerate().filter(|(at, _)| !placed.contains(at)).map(|(_, operation)| operation);
+    left.min_by_key(|operation| operation.return_time).map_or_else(
+        || "everything fits, and yet it does not".to_owned(),
+        |operation| format!("after {} others {:?} fits nowhere", longest.len(), operation.op.1),
+    )
 }
 
 #[cfg(test)]
@@ -256,6 +271,7 @@ mod tests {
             grant(0, 100, 2, 11_000, 10_000),
             look(50, 60, 2),
             look(110, 120, 3),
+            call(130, 140, Op::Grant { permit: 4, slot_us: 13_000, unit_us: UNIT, stamp_us: None }),
         ];
         assert!(verdict(&calls));
     }

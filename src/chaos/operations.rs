@@ -190,7 +190,7 @@ impl Operations {
 /// When a permit was decided, worked back from its deadline `D + W − ⌈2r(D + W)⌉ − ⌈rI⌉` after the first send.
 fn stamp_us(key: &Key, grant: &Grant) -> Option<u64> {
     let Promise::Spacing { interval_us, window_us, .. } = key.promise else { return None };
-    let before_us = grant.before_us.filter(|before| *before > 0)?;
+    let before_us = grant.before_us.filter(|before| *before > 0 && !grant.held)?;
     let whole = u128::from(before_us + (interval_us * DRIFT_PPM).div_ceil(1_000_000)) * 1_000_000;
     let ahead_and_window = u64::try_from(whole / u128::from(1_000_000 - 2 * DRIFT_PPM)).ok()?;
     Some(grant.slot_us.saturating_sub(ahead_and_window.saturating_sub(window_us)))
@@ -207,7 +207,7 @@ mod tests {
     }
 
     fn grant(permit: u64, replayed: bool) -> Outcome {
-        Outcome::Granted(Grant { permit, slot_us: permit * 1_000_000, wait_us: 0, before_us: None, replayed })
+        Outcome::Granted(Grant { permit, slot_us: permit * 1_000_000, wait_us: 0, before_us: None, replayed, held: false })
     }
 
     #[test]
@@ -248,7 +248,7 @@ mod tests {
         for ahead_us in [0, 1, 999, 80_000, 412_345] {
             let drift = ((ahead_us + window_us) * 1_000).div_ceil(1_000_000) + (interval_us * 500).div_ceil(1_000_000);
             let before_us = Some(ahead_us + window_us - drift);
-            let grant = Grant { permit: 1, slot_us: 5_000_000, wait_us: 0, before_us, replayed: false };
+            let grant = Grant { permit: 1, slot_us: 5_000_000, wait_us: 0, before_us, replayed: false, held: false };
             let stamp = stamp_us(&keys[0], &grant).unwrap();
             assert!(stamp.abs_diff(5_000_000 - ahead_us) <= 3, "{ahead_us}: {stamp}");
         }

@@ -128,7 +128,7 @@ struct InHand {
 impl Worker {
     async fn once(&mut self) -> io::Result<()> {
         let key = u16::try_from(self.rng.below(u64::from(load::KEYS))).unwrap_or(0);
-        if self.rng.percent(12) {
+        if self.rng.percent(25) {
             self.look(key).await;
             return Ok(());
         }
@@ -201,6 +201,7 @@ impl Worker {
                 wait_us: grant.wait_ms.micros(),
                 before_us: grant.start_before_ms.map(Millis::micros),
                 replayed: grant.replayed,
+                held: request.wait == Wait::Server,
             })
         });
         let outcome = match outcome.await {

@@ -33,7 +33,7 @@ pub(crate) fn plan(dir: &Path, faults: &[Kind]) -> Plan {
         seed: figure("SEED", 1),
         faults: faults.to_vec(),
         nodes: 3,
-        workers: 24,
+        workers: 64,
         processes: 2,
         hold_max: Duration::from_secs(3),
         at_least: BTreeMap::new(),
