@@ -5,10 +5,12 @@
 //! enforces which of them may use which.
 
 pub mod api;
+pub mod chaos;
 pub mod cli;
 pub mod client;
 pub mod clock;
 pub mod config;
+pub mod failpoint;
 pub mod history;
 pub mod http;
 pub mod limiter;

@@ -37,7 +37,17 @@ const ARROWS: &[Row] = &[
     Row { module: "clock", may_use: &["limiter", "limits"], why: "clocks give readings, others decide with them" },
     Row {
         module: "raft",
-        may_use: &["state", "clock", "limiter", "limits", "metric_names", "config", "telemetry", "planted"],
+        may_use: &[
+            "state",
+            "clock",
+            "limiter",
+            "limits",
+            "metric_names",
+            "config",
+            "telemetry",
+            "planted",
+            "failpoint",
+        ],
         why: "the log and the network know nothing of who asks",
     },
     Row {
@@ -55,7 +65,18 @@ const ARROWS: &[Row] = &[
     },
     Row {
         module: "node",
-        may_use: &["raft", "state", "clock", "limiter", "limits", "metric_names", "config", "telemetry", "planted"],
+        may_use: &[
+            "raft",
+            "state",
+            "clock",
+            "limiter",
+            "limits",
+            "metric_names",
+            "config",
+            "telemetry",
+            "planted",
+            "failpoint",
+        ],
         why: "a node speaks no wire format: `http` translates from `api` and back",
     },
     Row {
@@ -85,6 +106,12 @@ const ARROWS: &[Row] = &[
         why: "the client is what a worker links: the wire and a stopwatch, nothing of the server",
     },
     Row {
+        module: "chaos",
+        may_use: &["api", "clock", "limits", "failpoint", "raft::caller_of"],
+        why: "the judge sees a cluster from outside; of a node's inside it knows only who greets whom",
+    },
+    Row { module: "failpoint", may_use: &[], why: "whoever has a point names it, and nothing else" },
+    Row {
         module: "config",
         may_use: &["limiter", "limits", "metric_names", "telemetry"],
         why: "settings are read by the others, not the other way round",
@@ -103,6 +130,7 @@ const FOREIGN: &[(&str, &str, &str)] = &[
     ("sled", "history", "it holds history, not truth"),
     ("axum", "http", "no other module speaks HTTP"),
     ("hyper", "http", "no other module speaks HTTP"),
+    ("porcupine_rs", "chaos", "it judges what a cluster answered, and takes no part in answering"),
     ("serde_saphyr", "cli", "files of policies are YAML, and nothing that a node or a client reads"),
 ];
 

@@ -10,6 +10,7 @@
 
 mod acquire;
 mod audit;
+mod chaos;
 mod chart;
 mod cluster;
 mod completions;
@@ -29,6 +30,7 @@ mod settings;
 mod status;
 mod up;
 
+use crate::failpoint;
 use clap::{Parser, Subcommand};
 use exit::{Exit, Failure};
 use output::Output;
@@ -75,6 +77,12 @@ enum Command {
     /// Add and remove nodes, hand leadership over
     #[command(subcommand)]
     Cluster(cluster::Command),
+    /// Inject faults of every kind into a real cluster on this machine, and judge what came of it
+    Chaos(chaos::Args),
+    #[command(hide = true)]
+    ChaosWorker(chaos::WorkerArgs),
+    #[command(hide = true)]
+    ChaosTarget(chaos::TargetArgs),
     /// Check configuration files, or print what takes effect
     #[command(subcommand)]
     Config(config::Command),
@@ -84,6 +92,7 @@ enum Command {
 
 /// Runs the program.
 pub fn main() -> ExitCode {
+    failpoint::from_environment();
     let Cli { json, command } = Cli::parse();
     let output = Output::new(json);
     let done = match command {
@@ -100,6 +109,9 @@ pub fn main() -> ExitCode {
         Command::Cluster(command) => {
             runtime(false).and_then(|runtime| runtime.block_on(cluster::run(&command, output)))
         }
+        Command::Chaos(args) => runtime(true).and_then(|runtime| runtime.block_on(chaos::run(&args, output))),
+        Command::ChaosWorker(args) => runtime(false).and_then(|runtime| runtime.block_on(chaos::work(args))),
+        Command::ChaosTarget(args) => chaos::target(&args),
         Command::Config(command) => config::run(&command, output),
         Command::Completions(args) => completions::run(&args, output),
     };

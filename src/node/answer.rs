@@ -28,7 +28,8 @@ impl Shared {
             Question::Report => {
                 let progress = self.consensus.progress();
                 let role = self.consensus.status().borrow().role.to_owned();
-                Reply::Report(Report { role, last_log: progress.last_log, applied: progress.applied })
+                let settled = self.consensus.settled();
+                Reply::Report(Report { role, last_log: progress.last_log, applied: progress.applied, settled })
             }
         }
     }

@@ -5,6 +5,7 @@
 use super::membership::{Change, Changed};
 use super::verdict::{Look, Rules, Verdict};
 use crate::limiter::Key;
+use crate::raft::Footing;
 use crate::state::{Acquire, Command, Withdraw};
 use serde::{Deserialize, Serialize};
 
@@ -71,4 +72,6 @@ pub(super) struct Report {
     pub(super) role: String,
     pub(super) last_log: Option<u64>,
     pub(super) applied: Option<u64>,
+    /// What of it can never go away.
+    pub(super) settled: Footing,
 }

@@ -167,7 +167,8 @@ impl Shared {
             if members.voters.len() == 1 {
                 return refused(Obstacle::Conflict, format!("node {id} is the only one that votes"));
             }
-            if let Some(detail) = self.loses_majority(members.voters.iter().copied().filter(|voter| *voter != id)).await {
+            if let Some(detail) = self.loses_majority(members.voters.iter().copied().filter(|voter| *voter != id)).await
+            {
                 return refused(Obstacle::Conflict, detail);
             }
             if id == self.me {

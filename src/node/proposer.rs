@@ -7,6 +7,7 @@
 use super::queue::{Decided, Pending, Queue, Ticket, Waiting};
 use super::verdict::Verdict;
 use crate::clock::{Clocks, Deadline, Timeline};
+use crate::failpoint;
 use crate::limiter::Time;
 use crate::limits::{
     BATCH_COMMANDS_MAX, BATCH_WEIGHT_MAX, BATCHES_IN_FLIGHT_MAX, LEADER_WAIT_MS, PROPOSALS_QUEUED_MAX,
@@ -209,12 +210,14 @@ impl Shared {
         }
         let batch = Arc::new(Batch { stamp, keys_max: self.keys_max, commands });
         planted::stall(Place::Stamped, tenure.leader.node).await;
+        failpoint::reached("propose");
         let proposed = self.consensus.propose(tenure.leader, batch).await;
         let shared = Arc::clone(self);
         tokio::spawn(async move {
             let proposed = proposed.await;
             planted::stall(Place::Applied, tenure.leader.node).await;
             drop(place);
+            failpoint::reached("answer");
             shared.fan_out(tenure, proposed, answers);
         });
     }

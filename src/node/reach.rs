@@ -1,4 +1,5 @@
-//! Which peers answer, and what they say of themselves: for people and probes, never for decisions.
+//! Which peers answer, and what they say of themselves: for people and probes, never for decisions about permits. How far their
+//! disks have got is passed on to those who check papers.
 
 use super::forward::{Question, Reply, Report};
 use crate::clock::Stopwatch;
@@ -51,8 +52,12 @@ impl Reach {
         let question = raft::encode(&Question::Report);
         let Ok(answer) = consensus.forward(peer, question.into(), WITHIN).await else { return };
         if let Ok(Reply::Report(report)) = raft::decode(&answer) {
-            let mut reports = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
-            reports.insert(peer, (Stopwatch::start(), report));
+            let settled = report.settled;
+            {
+                let mut reports = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
+                reports.insert(peer, (Stopwatch::start(), report));
+            }
+            consensus.heard(peer, settled).await;
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Consensus as the rest of the program sees it: propose, read, look who leads. The engine stays behind it.
 
 use super::disk::Disk;
+use super::footing::Footing;
 use super::identity::Identity;
 use super::link::CallError;
 use super::log_store::LogStore;
@@ -194,6 +195,8 @@ impl Consensus {
         identity.check_log(log.is_empty())?;
         let state = StateStore::on(disk, &snapshot_dir, log.clone(), observer.clone())
             .map_err(on_disk("snapshot", &snapshot_dir))?;
+        let standing = (log.clone(), state.clone());
+        identity.stands_on(move || standing.0.footing(standing.1.applied()));
         let network = Network::new(Arc::clone(transport), Arc::clone(&identity));
 
         let config = Arc::new(engine_config(settings)?);
@@ -270,7 +273,23 @@ impl Consensus {
         self.identity.client_of(node)
     }
 
-    /// Resolves when a peer refuses this node because its directory was wiped.
+    /// Where this node stands for good: what of its vote and its log can never go away.
+    pub fn settled(&self) -> Footing {
+        self.log.settled(self.state.applied())
+    }
+
+    /// A peer has said where it stands for good.
+    pub async fn heard(&self, node: u64, footing: Footing) {
+        let identity = Arc::clone(&self.identity);
+        // Only a runtime that shuts down refuses.
+        let _ = blocking(move || {
+            identity.heard(node, footing);
+            Ok(())
+        })
+        .await;
+    }
+
+    /// Resolves when a peer refuses this node because its directory was wiped or is an old copy.
     pub async fn disowned(&self) -> String {
         self.identity.disowned().await
     }

@@ -2,20 +2,27 @@
 //!
 //! Both sides check that they belong to one cluster, that the dialled node is the one that was meant, and that each is the
 //! same instance as at their first meeting. The first meeting is remembered durably before anything else is said, so a node
-//! whose directory was wiped is recognised and refused: under its old id it could vote twice.
+//! whose directory was wiped is recognised and refused: under its old id it could vote twice. So is a node that stands
+//! behind where it is known to have stood ([`Footing`]): its directory is an old copy. Nodes hear of each other's footing
+//! every half second and write it down every second, so a copy that is older than that is recognised by whoever was up.
 
 use super::disk::Disk;
+use super::footing::Footing;
 use super::marker::{Marker, MarkerError};
+use crate::clock::Stopwatch;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 use tokio::sync::watch;
 
 /// The version of the conversation: both sides speak the same or none.
-const PROTOCOL: u32 = 1;
+const PROTOCOL: u32 = 2;
 const FILE: &str = "peers.json";
+/// How often the footing of peers is written down at most.
+const WRITE_EVERY: Duration = Duration::from_secs(1);
 
 /// The first words of a connection, in both directions.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,6 +36,15 @@ pub(super) struct Hello {
     instance: String,
     /// Where the speaker's clients connect.
     client: String,
+    /// Where the speaker's log stands.
+    footing: Footing,
+}
+
+impl Hello {
+    /// The speaker, and whom it believes to be talking to.
+    pub(super) const fn parties(&self) -> (u64, u64) {
+        (self.node, self.to)
+    }
 }
 
 /// The second words of the dialled side.
@@ -41,13 +57,12 @@ pub(super) enum Greeting {
 /// Why two nodes do not talk.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Refused {
-    /// The refused node has lost its directory: it must not go on under its id.
+    /// The refused node has lost its directory, or a part of it: it must not go on under its id.
     pub(super) wiped: bool,
     pub(super) detail: String,
 }
 
 /// This node's own papers and its memory of others.
-#[derive(Debug)]
 pub(super) struct Identity {
     node: u64,
     dir: PathBuf,
@@ -57,27 +72,77 @@ pub(super) struct Identity {
     peers: Mutex<Peers>,
     /// Set once a peer has said that this node was wiped.
     disowned: watch::Sender<Option<String>>,
+    /// Where this node's log stands, once it is open.
+    own: OnceLock<Box<dyn Fn() -> Footing + Send + Sync>>,
+}
+
+impl std::fmt::Debug for Identity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Identity").field("marker", &self.marker).finish_non_exhaustive()
+    }
 }
 
 #[derive(Debug, Default)]
 struct Peers {
-    /// Instance of every peer ever met; durable.
-    instances: BTreeMap<u64, String>,
+    /// Every peer ever met; durable.
+    known: BTreeMap<u64, Known>,
     /// Client address of every peer, as it last said.
     clients: BTreeMap<u64, String>,
+    /// When this process last wrote `known` because of a footing.
+    written: Option<Stopwatch>,
+}
+
+/// What is remembered of a peer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Known {
+    instance: String,
+    footing: Footing,
 }
 
 impl Identity {
     pub(super) fn open(disk: &Disk, dir: &Path, marker: Marker, client: String) -> io::Result<Self> {
         let path = dir.join(FILE);
-        let instances = match disk.read(&path)? {
-            Some(bytes) => serde_json::from_slice(&bytes)
+        let known = match disk.read(&path)? {
+            Some(bytes) => read_known(&bytes)
                 .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, format!("{}: {error}", path.display())))?,
             None => BTreeMap::new(),
         };
-        let peers = Mutex::new(Peers { instances, clients: BTreeMap::new() });
+        let peers = Mutex::new(Peers { known, ..Peers::default() });
         let (node, marker, disowned) = (marker.node, Mutex::new(marker), watch::Sender::new(None));
-        Ok(Self { node, dir: dir.to_owned(), marker, client, disk: disk.clone(), peers, disowned })
+        Ok(Self {
+            node,
+            dir: dir.to_owned(),
+            marker,
+            client,
+            disk: disk.clone(),
+            peers,
+            disowned,
+            own: OnceLock::new(),
+        })
+    }
+
+    /// From now on greetings say where this node's log stands.
+    pub(super) fn stands_on(&self, footing: impl Fn() -> Footing + Send + Sync + 'static) {
+        // The log is opened once.
+        let _ = self.own.set(Box::new(footing));
+    }
+
+    /// A peer has said where it stands for good. Writes that down now and then; blocks while it does.
+    pub(super) fn heard(&self, node: u64, footing: Footing) {
+        let mut peers = self.lock();
+        let Some(known) = peers.known.get_mut(&node) else { return };
+        known.footing = known.footing.farthest(footing);
+        if peers.written.is_some_and(|written| written.elapsed() < WRITE_EVERY) {
+            return;
+        }
+        let known = peers.known.clone();
+        peers.written = Some(Stopwatch::start());
+        drop(peers);
+        if let Err(error) = self.disk.write_durably(&self.dir.join(FILE), &known) {
+            // What is in memory still counts; a disk that errs stops the node by way of its log.
+            tracing::warn!(%error, "cannot write down where the peers stand");
+        }
     }
 
     pub(super) const fn node(&self) -> u64 {
@@ -122,6 +187,7 @@ impl Identity {
             to,
             instance: marker.instance.clone(),
             client: self.client.clone(),
+            footing: self.own.get().map(|own| own()).unwrap_or_default(),
         }
     }
 
@@ -188,8 +254,22 @@ impl Identity {
 
     fn remember(&self, hello: &Hello) -> Result<(), Refused> {
         let mut peers = self.lock();
-        match peers.instances.get(&hello.node) {
-            Some(known) if *known == hello.instance => {}
+        match peers.known.get(&hello.node) {
+            Some(known) if known.instance == hello.instance && hello.footing.covers(&known.footing) => {}
+            Some(known) if known.instance == hello.instance => {
+                return Err(Refused {
+                    wiped: true,
+                    detail: format!(
+                        "node {} knows that node {} had got to {}, and now it stands at {}: its data directory is an old copy, \
+                         or has lost its end. It must not go on under its id: it could vote twice and lose what it \
+                         acknowledged. Bring the latest directory back, or replace the node by one with a new id",
+                        self.node(),
+                        hello.node,
+                        known.footing,
+                        hello.footing
+                    ),
+                });
+            }
             Some(_) => {
                 return Err(Refused {
                     wiped: true,
@@ -203,13 +283,14 @@ impl Identity {
                 });
             }
             None => {
-                let mut instances = peers.instances.clone();
-                instances.insert(hello.node, hello.instance.clone());
-                self.disk.write_durably(&self.dir.join(FILE), &instances).map_err(|error| Refused {
+                let mut known = peers.known.clone();
+                // Where it says to stand may not be synced yet, so that is not held against it.
+                known.insert(hello.node, Known { instance: hello.instance.clone(), footing: Footing::default() });
+                self.disk.write_durably(&self.dir.join(FILE), &known).map_err(|error| Refused {
                     wiped: false,
                     detail: format!("node {} cannot remember its peers: {error}", self.node()),
                 })?;
-                peers.instances = instances;
+                peers.known = known;
             }
         }
         peers.clients.insert(hello.node, hello.client.clone());
@@ -225,9 +306,49 @@ impl Identity {
     }
 }
 
+/// Reads what is remembered. The first format had instances only.
+fn read_known(bytes: &[u8]) -> serde_json::Result<BTreeMap<u64, Known>> {
+    serde_json::from_slice(bytes).or_else(|error| {
+        let instances: BTreeMap<u64, String> = serde_json::from_slice(bytes).map_err(|_| error)?;
+        let known = |instance| Known { instance, footing: Footing::default() };
+        Ok(instances.into_iter().map(|(node, instance)| (node, known(instance))).collect())
+    })
+}
+
 #[cfg(test)]
 mod tests {
+    use super::super::codec::WireLogId;
     use super::*;
+    use crate::state::LeaderId;
+
+    fn footing(term: u64, index: u64) -> Footing {
+        Footing::new(Some(term), Some(WireLogId { leader: LeaderId { term, node: 1 }, index }))
+    }
+
+    #[tokio::test]
+    async fn an_old_copy_is_recognised_also_after_a_restart() {
+        let dir = tempfile::tempdir().unwrap();
+        let (one, two) = (identity(dir.path(), 1, "c"), identity(dir.path(), 2, "c"));
+        two.stands_on(|| footing(3, 100));
+        one.accept(2, &two.answer(&one.hello(2))).unwrap();
+        one.heard(2, footing(3, 90));
+        let (one, two) = (identity(dir.path(), 1, "c"), identity(dir.path(), 2, "c"));
+        two.stands_on(|| footing(3, 95));
+        one.accept(2, &two.answer(&one.hello(2))).unwrap();
+        let old = identity(dir.path(), 2, "c");
+        old.stands_on(|| footing(2, 80));
+        let error = old.accept(1, &one.answer(&old.hello(1))).unwrap_err();
+        assert!(error.contains("entry 90 of term 3") && error.contains("old copy"), "{error}");
+        assert!(old.disowned().await.contains("old copy"));
+        assert!(one.accept(2, &old.answer(&one.hello(2))).is_err(), "and nobody talks to it either");
+    }
+
+    #[test]
+    fn what_the_first_format_remembered_is_kept() {
+        let known = read_known(br#"{"2": "abc", "3": "def"}"#).unwrap();
+        assert_eq!(known[&2], Known { instance: "abc".to_owned(), footing: Footing::default() });
+        assert!(read_known(b"[1]").is_err());
+    }
 
     fn identity(dir: &Path, node: u64, cluster: &str) -> Identity {
         let data = dir.join(node.to_string());

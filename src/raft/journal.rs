@@ -8,8 +8,10 @@
 //! - A waiter is told that a flush succeeded only when everything written before it is durable.
 
 use super::codec::{WireLogId, WirePayload, WireVote};
+use super::synced::{Covered, Synced};
 use super::types::TypeConfig;
 use crate::clock::{Reading, Stopwatch};
+use crate::failpoint;
 use crate::limiter::Time;
 use crate::metric_names;
 use openraft::storage::IOFlushed;
@@ -77,6 +79,8 @@ impl Stamped {
 pub(super) struct Flushed {
     waiter: Waiter,
     since: Stopwatch,
+    /// What is on the disk once it has returned, and where to say so.
+    covers: (Covered, Synced),
 }
 
 enum Waiter {
@@ -86,20 +90,22 @@ enum Waiter {
 
 impl Flushed {
     /// The engine waits, since an append began.
-    pub(super) const fn engine(callback: IOFlushed<TypeConfig>, since: Stopwatch) -> Self {
-        Self { waiter: Waiter::Engine(callback), since }
+    pub(super) const fn engine(callback: IOFlushed<TypeConfig>, since: Stopwatch, covers: (Covered, Synced)) -> Self {
+        Self { waiter: Waiter::Engine(callback), since, covers }
     }
 
     /// Somebody waits on the other end of the channel.
-    pub(super) fn caller(sender: oneshot::Sender<io::Result<()>>) -> Self {
-        Self { waiter: Waiter::Caller(sender), since: Stopwatch::start() }
+    pub(super) fn caller(sender: oneshot::Sender<io::Result<()>>, covers: (Covered, Synced)) -> Self {
+        Self { waiter: Waiter::Caller(sender), since: Stopwatch::start(), covers }
     }
 
     /// Tells the waiter how it ended.
     pub(super) fn done(self, result: io::Result<()>) {
         metrics::histogram!(metric_names::LOG_SYNC_DURATION_SECONDS).record(self.since.elapsed());
-        if let Err(error) = &result {
-            tracing::error!(%error, "the log could not be synced; this node will stop");
+        failpoint::reached("sync");
+        match &result {
+            Ok(()) => self.covers.1.advance(self.covers.0),
+            Err(error) => tracing::error!(%error, "the log could not be synced; this node will stop"),
         }
         match self.waiter {
             Waiter::Engine(callback) => callback.io_completed(result),

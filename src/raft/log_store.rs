@@ -10,9 +10,12 @@
 
 use super::codec::{WireLogId, WirePayload};
 use super::disk::Disk;
+use super::footing::Footing;
 use super::journal::{Flushed, Journal, Stamped, StoredEntry};
+use super::synced::{Covered, Synced};
 use super::types::{Entry, LogId, TypeConfig, Vote};
 use crate::clock::{Clocks, DriftWatch, Reading, Stopwatch, Timeline};
+use crate::failpoint;
 use crate::limiter::Time;
 use crate::metric_names;
 use crate::planted::{self, Bug};
@@ -30,6 +33,7 @@ use tokio::sync::oneshot;
 pub struct LogStore {
     shared: Arc<Mutex<Inner>>,
     clocks: Arc<dyn Clocks>,
+    synced: Synced,
 }
 
 struct Inner {
@@ -39,6 +43,8 @@ struct Inner {
     /// The observation by which it is latest, wherever it stood in the log: what a planted bug continues from.
     latest: Option<Stamped>,
     watch: DriftWatch,
+    /// How often entries were taken back.
+    truncations: u64,
 }
 
 impl LogStore {
@@ -49,10 +55,11 @@ impl LogStore {
 
     /// The same on another disk.
     pub(super) fn on(disk: &Disk, dir: &Path, clocks: Arc<dyn Clocks>) -> io::Result<Self> {
-        let mut inner = Inner { log: disk.open_log(dir)?, last: None, latest: None, watch: DriftWatch::default() };
+        let mut inner =
+            Inner { log: disk.open_log(dir)?, last: None, latest: None, watch: DriftWatch::default(), truncations: 0 };
         inner.last = inner.last_stamped_up_to(u64::MAX)?;
         inner.latest = inner.last;
-        Ok(Self { shared: Arc::new(Mutex::new(inner)), clocks })
+        Ok(Self { shared: Arc::new(Mutex::new(inner)), clocks, synced: Synced::default() })
     }
 
     /// The stamp that a new leader continues from, with the reading of this node's clocks that belongs to it.
@@ -85,6 +92,19 @@ impl LogStore {
         state.last.or(state.purged).map(|id| id.index)
     }
 
+    /// Where this log stands, synced or not: the vote, and the last entry or, if that is farther, `applied`.
+    pub(super) fn footing(&self, applied: Option<WireLogId>) -> Footing {
+        let covered = self.lock().covered();
+        Footing::new(covered.vote_term, covered.last.max(applied))
+    }
+
+    /// Where it stands for good: nothing of this can go away any more. `applied` says what is committed.
+    pub(super) fn settled(&self, applied: Option<WireLogId>) -> Footing {
+        let (vote_term, last) = self.synced.vote_and_last();
+        let entry = if last.map(|id| id.index) < applied.map(|id| id.index) { last } else { applied };
+        Footing::new(vote_term, entry)
+    }
+
     /// A snapshot whose last stamp is `time` takes the place of the log: the sender's readings mean nothing here, so the
     /// reading that belongs to it is this instant's.
     pub(super) fn snapshot_installed(&self, time: Time) {
@@ -100,12 +120,26 @@ impl LogStore {
     /// Syncs everything written so far and waits for it.
     pub(super) async fn sync(&self) -> io::Result<()> {
         let (sender, receiver) = oneshot::channel();
-        self.lock().log.flush(Some(Flushed::caller(sender)))?;
+        {
+            let mut inner = self.lock();
+            let waiter = Flushed::caller(sender, (inner.covered(), self.synced.clone()));
+            inner.log.flush(Some(waiter))?;
+        }
         receiver.await.map_err(|_| io::Error::other("the log's writer has stopped"))?
     }
 }
 
 impl Inner {
+    /// What a sync that begins now covers.
+    fn covered(&self) -> Covered {
+        let state = self.log.state();
+        Covered {
+            vote_term: state.vote.map(|vote| vote.leader.term),
+            last: state.last.or(state.purged),
+            truncations: self.truncations,
+        }
+    }
+
     /// Walks back from `index` to the first validly stamped entry: one step, as a rule.
     fn last_stamped_up_to(&self, index: u64) -> io::Result<Option<Stamped>> {
         let state = self.log.state();
@@ -185,6 +219,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
 
     async fn save_vote(&mut self, vote: &Vote) -> io::Result<()> {
         self.lock().log.save_vote(vote.into())?;
+        failpoint::reached("vote");
         self.sync().await
     }
 
@@ -209,7 +244,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         // Read after the entries arrived: an observation later than the truth only wastes time.
         let obs = self.clocks.read();
         let mut inner = self.lock();
-        let Inner { log, last, latest, watch } = &mut *inner;
+        let Inner { log, last, latest, watch, .. } = &mut *inner;
         let mut records = entries.into_iter().map(|entry| {
             let log_id = WireLogId::from(&entry.log_id);
             let payload = WirePayload::from(&entry.payload);
@@ -231,7 +266,9 @@ impl RaftLogStorage<TypeConfig> for LogStore {
             callback.io_completed(Ok(()));
             return log.flush(None);
         }
-        log.flush(Some(Flushed::engine(callback, since)))
+        failpoint::reached("append");
+        let waiter = Flushed::engine(callback, since, (inner.covered(), self.synced.clone()));
+        inner.log.flush(Some(waiter))
     }
 
     async fn truncate_after(&mut self, last_log_id: Option<LogId>) -> io::Result<()> {
@@ -241,6 +278,8 @@ impl RaftLogStorage<TypeConfig> for LogStore {
             return Ok(());
         }
         inner.log.truncate(keep)?;
+        inner.truncations += 1;
+        self.synced.truncated(last_log_id.as_ref().map(Into::into), inner.truncations);
         inner.last = inner.last_stamped_up_to(u64::MAX)?;
         Ok(())
     }
@@ -251,6 +290,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         // What the log forgets of time is kept beside it. Past the end of the log a snapshot has just set it.
         let floor = if ends_inside { inner.last_stamped_up_to(log_id.index)? } else { inner.last };
         inner.log.save_floor(floor)?;
+        failpoint::reached("purge");
         inner.log.purge((&log_id).into())?;
         inner.log.flush(None)
     }

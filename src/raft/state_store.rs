@@ -3,12 +3,13 @@
 //! Applying takes a lock for one entry at a time. Snapshots are frozen under that lock, which costs reference counts, and
 //! written outside it.
 
-use super::codec::WireSnapshotMeta;
+use super::codec::{WireLogId, WireSnapshotMeta};
 use super::disk::Disk;
 use super::log_store::LogStore;
 use super::snapshot_file::{SnapshotDir, SnapshotFile};
 use super::types::{LogId, StoredMembership, TypeConfig, leader_id};
 use super::work::blocking;
+use crate::failpoint;
 use crate::limiter::Time;
 use crate::metric_names;
 use crate::planted::{self, Bug};
@@ -79,6 +80,11 @@ impl StateStore {
             return Err(io::Error::new(io::ErrorKind::InvalidData, gap));
         }
         Ok(Self { shared: Arc::new(RwLock::new(replica)), snapshots: Arc::new(snapshots), log, observer })
+    }
+
+    /// The last entry that was applied.
+    pub(super) fn applied(&self) -> Option<WireLogId> {
+        self.read().applied.as_ref().map(Into::into)
     }
 
     /// The state as applied so far.
@@ -153,6 +159,7 @@ impl RaftStateMachine<TypeConfig> for StateStore {
         Strm: Stream<Item = Result<EntryResponder<TypeConfig>, io::Error>> + Unpin + OptionalSend,
     {
         while let Some((entry, responder)) = entries.try_next().await? {
+            failpoint::reached("apply");
             let payload = if planted::is(Bug::StampAtApply) { self.restamped(&entry.payload) } else { None };
             let payload = payload.as_ref().unwrap_or(&entry.payload);
             let applied = apply(&mut self.write(), entry.log_id, payload);
@@ -181,6 +188,7 @@ impl RaftStateMachine<TypeConfig> for StateStore {
         let mut snapshot = snapshot;
         let (said, machine) = blocking(move || {
             let loaded = snapshot.load()?;
+            failpoint::reached("install");
             snapshots.make_current(&mut snapshot, loaded.0.last)?;
             Ok(loaded)
         })
@@ -229,6 +237,7 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
         };
         let snapshot = blocking(move || {
             let mut snapshot = snapshots.write(&head, &state)?;
+            failpoint::reached("snapshot");
             snapshots.make_current(&mut snapshot, head.last)?;
             Ok(snapshot)
         })

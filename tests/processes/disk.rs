@@ -40,3 +40,36 @@ async fn an_fsync_error_stops_the_node() {
         assert_eq!((status, body["permit"].as_u64()), (200, Some(permit)), "{body}");
     }
 }
+
+/// "Slow fsync: clean refusal, recovers": syncs that take seconds are waited for or refused, and nobody restarts anything.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_that_stalls_recovers_by_itself() {
+    if !Command::new("strace").args(["-qq", "-o", "/dev/null", "true"]).status().is_ok_and(|status| status.success()) {
+        return skip("a_disk_that_stalls_recovers_by_itself", "strace is not installed or may not trace");
+    }
+    let mut cluster = Cluster::prepare(1, &[]);
+    // Five syncs of three seconds each: longer than a request waits.
+    let inject = "inject=fsync,fdatasync:delay_enter=3000000:when=60..64";
+    cluster.node(1).run_under(&["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=fsync,fdatasync", "-e", inject]);
+    cluster.node(1).spawn();
+    cluster.ready().await;
+    let url = cluster.nodes[0].url.clone();
+    let (mut refused, mut granted_after) = (0, 0);
+    let mut tries = patience();
+    for number in 0.. {
+        match ask(&cluster.http, &url, "k", &format!("id-{number}")).await {
+            Ok((200, _)) if refused > 0 => granted_after += 1,
+            Ok((200, _)) => {}
+            Ok((status, body)) => {
+                assert!([503, 504].contains(&status), "{status} {body}");
+                refused += 1;
+            }
+            Err(how) => panic!("the node closed a connection: {how}\n{}", cluster.logs()),
+        }
+        if granted_after >= 20 {
+            break;
+        }
+        assert!(tries.next().await, "{refused} refused, {granted_after} granted after that:\n{}", cluster.logs());
+    }
+    println!("{refused} refused while syncs took seconds, then granted again");
+}

@@ -5,6 +5,7 @@
 
 mod clocks;
 mod cluster;
+mod damage;
 mod disk;
 mod flood;
 mod hostile;

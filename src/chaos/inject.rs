@@ -1,0 +1,425 @@
+//! Does the harm: one task a kind of fault, each on its own schedule, and puts everything right again.
+//!
+//! Invariants
+//! - What was really injected is written down, with its beginning and its end; what could not be is not counted.
+//! - Whatever a fault changed it undoes itself, also when the run ends in the middle of it.
+
+use super::cluster::{Body, Cluster, Node};
+use super::disk;
+use super::fault::Kind;
+use super::leader::Leaders;
+use super::proxy::WORKERS;
+use super::rng::Rng;
+use super::schedule::{Draw, Schedule};
+use super::ticks::now_ns;
+use crate::failpoint;
+use rustix::process::Signal;
+use serde::Serialize;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::{OwnedMutexGuard, Semaphore, watch};
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+/// Faults at once: more would leave nothing to be seen between them.
+const AT_ONCE_MAX: usize = 4;
+/// How long an EIO or a failpoint gets to bring its node down.
+const DOWN_WITHIN: Duration = Duration::from_secs(6);
+
+/// A fault that was injected.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct Injected {
+    /// Its kind, by name.
+    pub kind: &'static str,
+    /// The nodes it struck.
+    pub nodes: Vec<u64>,
+    /// Its beginning.
+    pub at_ns: u64,
+    /// Its end.
+    pub until_ns: u64,
+    /// What it was, for people.
+    pub what: String,
+}
+
+/// Everything the faults share.
+#[derive(Debug, Clone)]
+pub(super) struct Injector {
+    pub(super) cluster: Cluster,
+    pub(super) leaders: Leaders,
+    pub(super) seed: u64,
+    pub(super) hold_max: Duration,
+    records: Arc<Mutex<Vec<Injected>>>,
+    places: Arc<Semaphore>,
+}
+
+impl Injector {
+    pub(super) fn new(cluster: Cluster, leaders: Leaders, seed: u64, hold_max: Duration) -> Self {
+        let places = Arc::new(Semaphore::new(AT_ONCE_MAX));
+        Self { cluster, leaders, seed, hold_max, records: Arc::default(), places }
+    }
+
+    pub(super) fn records(&self) -> Vec<Injected> {
+        self.records.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn count(&self, kind: Kind) -> u64 {
+        self.records().iter().filter(|record| record.kind == kind.name()).count() as u64
+    }
+
+    /// Injects faults of these kinds until `stop` turns true, and returns when all of them are over.
+    pub(super) async fn run(&self, kinds: &[Kind], stop: &watch::Receiver<bool>) {
+        let mut tasks = JoinSet::new();
+        for kind in kinds.iter().copied() {
+            let (injector, mut stop) = (self.clone(), stop.clone());
+            tasks.spawn(async move {
+                for draw in Schedule::new(injector.seed, kind, injector.hold_max) {
+                    tokio::select! {
+                        _ = stop.wait_for(|stop| *stop) => return,
+                        () = sleep(draw.gap) => {}
+                    }
+                    let Ok(_place) = injector.places.acquire().await else { return };
+                    if *stop.borrow() {
+                        return;
+                    }
+                    injector.inject(kind, draw).await;
+                }
+            });
+        }
+        while tasks.join_next().await.is_some() {}
+    }
+
+    /// One fault, from its beginning to its end.
+    pub(super) async fn inject(&self, kind: Kind, draw: Draw) {
+        let at_ns = now_ns();
+        let done = match kind {
+            Kind::Kill => self.kill_leader(&draw).await,
+            Kind::Crash => self.crash(draw).await,
+            Kind::Pause => self.pause(draw).await,
+            Kind::Partition => self.partition(draw).await,
+            Kind::Delay => self.delay(draw).await,
+            Kind::HalfOpen => self.half_open(&draw).await,
+            Kind::Answers => self.answers(draw).await,
+            Kind::Clock | Kind::ClockFast => self.clock(kind, draw).await,
+            Kind::Wall => self.wall(draw).await,
+            Kind::SlowDisk => self.slow_disk(draw).await,
+            Kind::DiskError => self.disk_error(draw).await,
+            Kind::Power => self.power(draw).await,
+            Kind::Failpoint => self.failpoint(draw).await,
+        };
+        if let Some((nodes, what)) = done {
+            let record = Injected { kind: kind.name(), nodes, at_ns, until_ns: now_ns(), what };
+            self.records.lock().unwrap_or_else(PoisonError::into_inner).push(record);
+        }
+    }
+
+    fn leader(&self) -> Option<&Node> {
+        self.leaders.current().and_then(|id| self.cluster.node(id))
+    }
+
+    fn any(&self, dice: &mut Rng) -> &Node {
+        dice.pick(&self.cluster.nodes)
+    }
+
+    /// The leader as a rule, else any node.
+    fn mostly_leader(&self, dice: &mut Rng) -> &Node {
+        let any = self.any(dice);
+        if dice.percent(70) { self.leader().unwrap_or(any) } else { any }
+    }
+
+    async fn kill_leader(&self, draw: &Draw) -> Done {
+        let node = self.leader()?;
+        let mut body = node.try_hold()?;
+        if !body.kill() {
+            return None;
+        }
+        sleep(draw.hold).await;
+        back_up(&mut body);
+        Some((vec![node.id], format!("leader {} killed, back after {:?}", node.id, draw.hold)))
+    }
+
+    async fn crash(&self, mut draw: Draw) -> Done {
+        let count = match draw.dice.below(20) {
+            0..12 => 1,
+            12..17 => 2,
+            _ => self.cluster.nodes.len(),
+        };
+        let (ids, mut bodies) = self.hold_some(&mut draw.dice, count).await;
+        for body in &mut bodies {
+            body.kill();
+        }
+        sleep(draw.hold).await;
+        bodies.iter_mut().for_each(back_up);
+        let what = format!("{} killed at once, back after {:?}", names(&ids), draw.hold);
+        Some((ids, what))
+    }
+
+    /// Takes hold of so many nodes, in the order of their ids: whoever takes several does so in that order.
+    async fn hold_some(&self, dice: &mut Rng, count: usize) -> (Vec<u64>, Vec<OwnedMutexGuard<Body>>) {
+        let mut ids = self.cluster.ids();
+        while ids.len() > count {
+            let at = usize::try_from(dice.below(ids.len() as u64)).unwrap_or(0);
+            ids.remove(at);
+        }
+        let mut bodies = Vec::new();
+        for node in self.cluster.nodes.iter().filter(|node| ids.contains(&node.id)) {
+            bodies.push(node.hold().await);
+        }
+        (ids, bodies)
+    }
+
+    async fn pause(&self, mut draw: Draw) -> Done {
+        let node = self.mostly_leader(&mut draw.dice);
+        let was_leader = self.leaders.current() == Some(node.id);
+        // Held only for the signal: a paused node may be killed, and then there is nothing to wake up.
+        let pid = {
+            let body = node.try_hold()?;
+            body.signal(Signal::STOP).then(|| body.pid())?
+        };
+        sleep(draw.hold).await;
+        let body = node.hold().await;
+        if body.pid() == pid {
+            body.signal(Signal::CONT);
+        }
+        let whom = if was_leader { "leader" } else { "node" };
+        Some((vec![node.id], format!("{whom} {} stopped for {:?}", node.id, draw.hold)))
+    }
+
+    async fn partition(&self, mut draw: Draw) -> Done {
+        let (ids, dice) = (self.cluster.ids(), &mut draw.dice);
+        let late = dice.percent(50);
+        let leader = self.leader()?.id;
+        let follower = *dice.pick(&ids.iter().copied().filter(|id| *id != leader).collect::<Vec<_>>());
+        let others = |one: u64| ids.iter().copied().filter(move |id| *id != one);
+        // Cuts are made road by road: what a caller sends, and what comes back to it.
+        let mut cuts: Vec<(u64, u64, bool, bool)> = Vec::new();
+        let both_ways =
+            |one: u64| others(one).flat_map(move |other| [(one, other, true, true), (other, one, true, true)]);
+        let (nodes, what) = match dice.below(5) {
+            0 => {
+                cuts.extend(both_ways(leader));
+                (vec![leader], format!("leader {leader} alone"))
+            }
+            1 => {
+                cuts.extend(both_ways(follower));
+                (vec![follower], format!("follower {follower} alone"))
+            }
+            2 => {
+                cuts.extend(
+                    others(leader).flat_map(|other| [(leader, other, false, true), (other, leader, true, false)]),
+                );
+                (vec![leader], format!("leader {leader} hears nobody"))
+            }
+            3 => {
+                cuts.extend(
+                    others(leader).flat_map(|other| [(leader, other, true, false), (other, leader, false, true)]),
+                );
+                (vec![leader], format!("nobody hears leader {leader}"))
+            }
+            _ => {
+                let next = |at: usize| ids[(at + 1) % ids.len()];
+                cuts.extend(ids.iter().enumerate().flat_map(|(at, id)| [(*id, next(at), true, true)]));
+                (ids.clone(), "a ring: nobody reaches the next".to_owned())
+            }
+        };
+        for (from, to, there, back) in &cuts {
+            self.cluster.roads.change(*from, *to, |road| {
+                (road.cut_there, road.cut_back, road.late) = (*there, *back, late);
+            });
+        }
+        sleep(draw.hold).await;
+        for (from, to, ..) in &cuts {
+            self.cluster.roads.change(*from, *to, |road| (road.cut_there, road.cut_back) = (false, false));
+        }
+        let after = if late { "what was held up arrives late" } else { "what was held up is lost" };
+        Some((nodes, format!("{what} for {:?}, {after}", draw.hold)))
+    }
+
+    async fn delay(&self, mut draw: Draw) -> Done {
+        let node = self.mostly_leader(&mut draw.dice).id;
+        let (delay_ms, jitter_ms) = if draw.dice.percent(70) { (75, 50) } else { (500, 100) };
+        let with_workers = draw.dice.percent(40);
+        let mut roads: Vec<(u64, u64)> = Vec::new();
+        for other in self.cluster.ids().into_iter().filter(|id| *id != node) {
+            roads.extend([(node, other), (other, node)]);
+        }
+        if with_workers {
+            roads.push((WORKERS, node));
+        }
+        let set = |delay, jitter| {
+            for (from, to) in &roads {
+                self.cluster.roads.change(*from, *to, |road| (road.delay_ms, road.jitter_ms) = (delay, jitter));
+            }
+        };
+        set(delay_ms, jitter_ms);
+        sleep(draw.hold).await;
+        set(0, 0);
+        Some((vec![node], format!("{delay_ms} ± {jitter_ms} ms around node {node} for {:?}", draw.hold)))
+    }
+
+    async fn half_open(&self, draw: &Draw) -> Done {
+        let node = self.leader()?;
+        let mut body = node.try_hold()?;
+        let callers: Vec<u64> = self.cluster.ids().into_iter().chain([WORKERS]).filter(|id| *id != node.id).collect();
+        let set = |half_open| {
+            for from in &callers {
+                self.cluster.roads.change(*from, node.id, |road| road.half_open = half_open);
+            }
+        };
+        set(true);
+        let killed = body.kill();
+        sleep(draw.hold).await;
+        back_up(&mut body);
+        set(false);
+        killed.then(|| (vec![node.id], format!("leader {} killed, its connections stay open {:?}", node.id, draw.hold)))
+    }
+
+    async fn answers(&self, mut draw: Draw) -> Done {
+        let all = draw.dice.percent(40);
+        let one = self.any(&mut draw.dice).id;
+        let ids: Vec<u64> = self.cluster.ids().into_iter().filter(|id| all || *id == one).collect();
+        let set = |lost| {
+            for id in &ids {
+                self.cluster.roads.change(WORKERS, *id, |road| road.answers_lost = lost);
+            }
+        };
+        set(true);
+        sleep(draw.hold).await;
+        set(false);
+        let what = format!("answers of {} to workers lost for {:?}", names(&ids), draw.hold);
+        Some((ids, what))
+    }
+
+    async fn clock(&self, kind: Kind, mut draw: Draw) -> Done {
+        let node = self.any(&mut draw.dice);
+        let mut body = node.try_hold()?;
+        if !matches!(body.clock, super::clocks::ClockFace::Rated { .. }) {
+            return None;
+        }
+        let ppm = match (kind, draw.dice.below(3)) {
+            (Kind::ClockFast, _) => draw.dice.between(1_010_000, 2_000_000),
+            (_, 0) => draw.dice.between(500_000, 999_000),
+            (_, 1) => draw.dice.between(999_500, 1_000_500),
+            _ => *draw.dice.pick(&[999_500, 1_000_500, 500_000]),
+        };
+        body.kill();
+        body.clock.set_rate(ppm);
+        back_up(&mut body);
+        Some((vec![node.id], format!("clocks of node {} at {}.{:06}", node.id, ppm / 1_000_000, ppm % 1_000_000)))
+    }
+
+    async fn wall(&self, mut draw: Draw) -> Done {
+        let stepped = |body: &Body| match &body.clock {
+            super::clocks::ClockFace::Wall { file, .. } => Some(file.clone()),
+            _ => None,
+        };
+        let nodes = self.cluster.nodes.iter();
+        let (node, file) = nodes.filter_map(|node| Some((node.id, stepped(&*node.try_hold()?)?))).next()?;
+        let hours = draw.dice.between(1, 2_000);
+        let sign = if draw.dice.percent(50) { '+' } else { '-' };
+        std::fs::write(&file, format!("{sign}{hours}h\n")).ok()?;
+        sleep(draw.hold).await;
+        std::fs::write(&file, "+0\n").ok()?;
+        Some((vec![node], format!("wall clock of node {node} {sign}{hours} h for {:?}", draw.hold)))
+    }
+
+    async fn slow_disk(&self, mut draw: Draw) -> Done {
+        let node = self.mostly_leader(&mut draw.dice);
+        let delay_ms = draw.dice.between(100, 2_000);
+        let pid = node.try_hold()?.pid()?;
+        let slow = disk::Injection::slow(pid, delay_ms).await?;
+        sleep(draw.hold).await;
+        slow.end().await;
+        Some((vec![node.id], format!("syncs of node {} take {delay_ms} ms more for {:?}", node.id, draw.hold)))
+    }
+
+    async fn disk_error(&self, mut draw: Draw) -> Done {
+        let node = self.mostly_leader(&mut draw.dice);
+        let mut body = node.try_hold()?;
+        let broken = disk::Injection::error(body.pid()?).await?;
+        let stopped = ends(&mut body).await;
+        broken.end().await;
+        if !stopped {
+            // No sync happened in all that time, or the node did not stop: the checks will tell which.
+            return None;
+        }
+        sleep(draw.hold).await;
+        back_up(&mut body);
+        Some((
+            vec![node.id],
+            format!("a sync of node {} failed: it stopped, and is back after {:?}", node.id, draw.hold),
+        ))
+    }
+
+    async fn power(&self, mut draw: Draw) -> Done {
+        let count = match draw.dice.below(3) {
+            0 => 1,
+            1 => 2,
+            _ => self.cluster.nodes.len(),
+        };
+        let (ids, mut bodies) = self.hold_some(&mut draw.dice, count).await;
+        let cut = |body: &OwnedMutexGuard<Body>| body.volume.as_ref().is_some_and(|volume| volume.cut().is_ok());
+        let cuts = bodies.iter().filter(|body| cut(body)).count();
+        sleep(draw.hold).await;
+        for body in &mut bodies {
+            body.kill();
+        }
+        let restored = tokio::task::spawn_blocking(move || {
+            for body in &mut bodies {
+                if let Some(volume) = &mut body.volume
+                    && let Err(error) = volume.restore()
+                {
+                    tracing::error!(%error, "the power does not come back");
+                }
+                back_up(body);
+            }
+        });
+        restored.await.ok()?;
+        (cuts == ids.len()).then(|| {
+            let what = format!("power of {} cut", names(&ids));
+            (ids, what)
+        })
+    }
+
+    async fn failpoint(&self, mut draw: Draw) -> Done {
+        let node = self.any(&mut draw.dice);
+        let mut body = node.try_hold()?;
+        let point = *draw.dice.pick(&failpoint::POINTS);
+        // Rare points are met at once, frequent ones after a while.
+        let rare = ["vote", "snapshot", "install", "purge"].contains(&point);
+        let skip = if rare { 0 } else { draw.dice.between(5, 400) };
+        body.kill();
+        body.failpoints = Some(format!("{point}={skip}*off->return"));
+        body.spawn().ok()?;
+        let died = ends(&mut body).await;
+        body.kill();
+        sleep(draw.hold).await;
+        back_up(&mut body);
+        died.then(|| (vec![node.id], format!("node {} died at `{point}`", node.id)))
+    }
+}
+
+/// Whom it struck and what it was; `None` if nothing was injected.
+type Done = Option<(Vec<u64>, String)>;
+
+fn back_up(body: &mut OwnedMutexGuard<Body>) {
+    if let Err(error) = body.spawn() {
+        tracing::error!(%error, "a node does not start again");
+    }
+}
+
+/// Waits for a process to end by itself.
+async fn ends(body: &mut OwnedMutexGuard<Body>) -> bool {
+    let until = crate::clock::Deadline::after(DOWN_WITHIN);
+    while !until.passed() {
+        if !body.is_running() {
+            return true;
+        }
+        sleep(Duration::from_millis(10)).await;
+    }
+    false
+}
+
+fn names(ids: &[u64]) -> String {
+    let all: Vec<String> = ids.iter().map(ToString::to_string).collect();
+    format!("{} {}", if ids.len() == 1 { "node" } else { "nodes" }, all.join(", "))
+}

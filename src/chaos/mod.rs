@@ -1,0 +1,44 @@
+//! Real nodes, real faults, real workers, and a verdict.
+//!
+//! A run starts the nodes of a cluster as processes of this very program, puts proxies between them and in front of them,
+//! lets workers in other processes start things at a target that has one clock, and meanwhile kills, stops, cuts off,
+//! delays and breaks whatever the plan says, several at once, as the seed decides. Afterwards it judges what was seen:
+//! by a linearizability checker, by the target's arrivals, and by the states of the nodes.
+//!
+//! Invariants
+//! - Nothing here takes part in a node: it sees nodes as workers and operators do, from outside.
+//! - What could not be injected is said; what was injected is counted; a run without load fails.
+//! - The judge is tested itself: hand-made bad histories are refused.
+//!
+//! Not here: the simulation of a whole cluster in one process (`tests/`), the command line (`cli/`).
+
+mod clocks;
+mod cluster;
+mod disk;
+mod fault;
+mod helpers;
+mod history;
+mod inject;
+mod judge;
+mod leader;
+mod load;
+pub mod model;
+mod operations;
+mod power;
+mod progress;
+mod proxy;
+mod report;
+mod rng;
+mod run;
+mod schedule;
+pub mod target;
+mod ticks;
+mod tools;
+pub mod worker;
+
+pub use fault::Kind;
+pub use judge::{Finding, Starts};
+pub use progress::Progress;
+pub use report::{Bar, Load, Report, Second, Spread};
+pub use run::{Plan, run};
+pub use tools::Tools;

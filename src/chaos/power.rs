@@ -1,0 +1,95 @@
+//! Power cuts: each node's directory is a file system of its own on a loop device, and its power can be cut.
+//!
+//! The shutdown of a file system drops everything that was not synced, as a power cut does; mounting it again replays the
+//! journal. Needs root.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+const BYTES: u64 = 512 * 1024 * 1024;
+
+/// One file system.
+#[derive(Debug)]
+pub(super) struct Volume {
+    image: PathBuf,
+    dir: PathBuf,
+    mounted: bool,
+}
+
+impl Volume {
+    /// Makes and mounts one below `dir`. Ext4 and xfs take turns where there are both.
+    pub(super) fn create(dir: &Path, number: u64) -> io::Result<Self> {
+        let (image, mount) = (dir.join(format!("disk{number}.img")), dir.join(format!("disk{number}")));
+        File::create(&image)?.set_len(BYTES)?;
+        let ext4 = ["-q", "-F", "-E", "lazy_itable_init=1,lazy_journal_init=1"];
+        let made =
+            if number % 3 == 0 { run("mkfs.xfs", &["-q", "-f"], &image) } else { run("mkfs.ext4", &ext4, &image) };
+        made.or_else(|_| run("mkfs.ext4", &ext4, &image))?;
+        std::fs::create_dir_all(&mount)?;
+        let mut volume = Self { image, dir: mount, mounted: false };
+        volume.mount()?;
+        Ok(volume)
+    }
+
+    pub(super) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Cuts the power: from now on every write fails, and what was not synced is gone.
+    pub(super) fn cut(&self) -> io::Result<()> {
+        run("xfs_io", &["-x", "-c", "shutdown"], &self.dir)
+    }
+
+    /// Power is back. Whoever had files open must be gone.
+    pub(super) fn restore(&mut self) -> io::Result<()> {
+        self.unmount()?;
+        self.mount()
+    }
+
+    fn mount(&mut self) -> io::Result<()> {
+        let status =
+            Command::new("mount").args(["-o", "loop"]).arg(&self.image).arg(&self.dir).stdin(Stdio::null()).output()?;
+        self.mounted = status.status.success();
+        if self.mounted { Ok(()) } else { Err(said("mount", &status.stderr)) }
+    }
+
+    fn unmount(&mut self) -> io::Result<()> {
+        if std::mem::take(&mut self.mounted) {
+            // A process that was just killed may hold the file system for a moment longer.
+            let mut last = Ok(());
+            for _ in 0..100 {
+                last = run("umount", &[], &self.dir);
+                if last.is_ok() {
+                    return Ok(());
+                }
+                std::thread::sleep(std::time::Duration::from_millis(20));
+            }
+            self.mounted = true;
+            return last;
+        }
+        Ok(())
+    }
+
+    /// Unmounts it for good.
+    pub(super) fn remove(mut self) {
+        let _ = self.unmount();
+        let _ = std::fs::remove_file(&self.image);
+    }
+}
+
+impl Drop for Volume {
+    fn drop(&mut self) {
+        let _ = self.unmount();
+    }
+}
+
+fn run(program: &str, args: &[&str], last: &Path) -> io::Result<()> {
+    let output = Command::new(program).args(args).arg(last).stdin(Stdio::null()).output()?;
+    if output.status.success() { Ok(()) } else { Err(said(program, &output.stderr)) }
+}
+
+fn said(program: &str, stderr: &[u8]) -> io::Error {
+    io::Error::other(format!("{program}: {}", String::from_utf8_lossy(stderr).trim()))
+}
