@@ -54,6 +54,7 @@ impl Machine {
             id: self.id,
             data: PathBuf::from("/data"),
             members: members.collect(),
+            join: false,
             cluster: "simulation".to_owned(),
             advertise: format!("http://{}", host_name(self.id)),
             keys_max: 1_000,
