@@ -12,7 +12,7 @@ fn size(name: &str, default: u64) -> u64 {
 
 /// The bound that docs/GUARANTEES.md states for one node: so much for each key, and so much for everything else that a flood
 /// fills on its way (the log's cache, requests in flight, what the allocator keeps).
-const BYTES_PER_KEY_MAX: u64 = 512;
+const BYTES_PER_KEY_MAX: u64 = 1_024;
 const BYTES_BESIDE_MAX: u64 = 128 * 1024 * 1024;
 
 /// "A key flood […]: memory stays under a documented bound, existing keys keep working, new ones get `too_many_keys`, and after
