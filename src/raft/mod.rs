@@ -9,6 +9,7 @@
 
 mod codec;
 mod consensus;
+mod decoders;
 mod disk;
 mod engine_runtime;
 mod footing;
@@ -33,6 +34,7 @@ mod work;
 
 pub(crate) use codec::{decode, encode};
 pub use consensus::{Consensus, Progress, Proposed, ReadRefused, Settings, StartError, Status, Surroundings};
+pub use decoders::Decoder;
 pub use disk::Disk;
 pub use engine_runtime::{EngineRuntime, seed_engines};
 pub use footing::Footing;
