@@ -24,7 +24,8 @@ pub(super) struct Target {
 impl Target {
     pub(super) async fn start(program: &Path, out: &Path) -> io::Result<Self> {
         let history = out.join("target.jsonl");
-        let mut child = spawn(program, &["chaos-target".to_owned(), "--out".to_owned(), history.display().to_string()], out)?;
+        let mut child =
+            spawn(program, &["chaos-target".to_owned(), "--out".to_owned(), history.display().to_string()], out)?;
         let stdout = child.stdout.take().ok_or_else(|| io::Error::other("no pipe"))?;
         let mut line = String::new();
         BufReader::new(stdout).read_line(&mut line).await?;

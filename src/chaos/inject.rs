@@ -192,7 +192,8 @@ impl Injector {
         let others = |one: u64| ids.iter().copied().filter(move |id| *id != one);
         // Cuts are made road by road: what a caller sends, and what comes back to it.
         let mut cuts: Vec<(u64, u64, bool, bool)> = Vec::new();
-        let both_ways = |one: u64| others(one).flat_map(move |other| [(one, other, true, true), (other, one, true, true)]);
+        let both_ways =
+            |one: u64| others(one).flat_map(move |other| [(one, other, true, true), (other, one, true, true)]);
         let (nodes, what) = match dice.below(5) {
             0 => {
                 cuts.extend(both_ways(leader));
@@ -203,11 +204,15 @@ impl Injector {
                 (vec![follower], format!("follower {follower} alone"))
             }
             2 => {
-                cuts.extend(others(leader).flat_map(|other| [(leader, other, false, true), (other, leader, true, false)]));
+                cuts.extend(
+                    others(leader).flat_map(|other| [(leader, other, false, true), (other, leader, true, false)]),
+                );
                 (vec![leader], format!("leader {leader} hears nobody"))
             }
             3 => {
-                cuts.extend(others(leader).flat_map(|other| [(leader, other, true, false), (other, leader, false, true)]));
+                cuts.extend(
+                    others(leader).flat_map(|other| [(leader, other, true, false), (other, leader, false, true)]),
+                );
                 (vec![leader], format!("nobody hears leader {leader}"))
             }
             _ => {
@@ -339,7 +344,10 @@ impl Injector {
         }
         sleep(draw.hold).await;
         back_up(&mut body);
-        Some((vec![node.id], format!("a sync of node {} failed: it stopped, and is back after {:?}", node.id, draw.hold)))
+        Some((
+            vec![node.id],
+            format!("a sync of node {} failed: it stopped, and is back after {:?}", node.id, draw.hold),
+        ))
     }
 
     async fn power(&self, mut draw: Draw) -> Done {

@@ -54,7 +54,12 @@ pub(super) fn linearizable(operations: &Operations, keys: &[Key]) -> Finding {
         }
         Verdict::Undecided(keys) => keys.iter().map(|key| format!("undecided for key {}", name(key))).collect(),
     };
-    let seen = format!("{} operations on {} keys, {} of unknown outcome", operations.calls.len(), keys.len(), operations.unknown);
+    let seen = format!(
+        "{} operations on {} keys, {} of unknown outcome",
+        operations.calls.len(),
+        keys.len(),
+        operations.unknown
+    );
     Finding::new('L', "linearizable: one order explains every answer", &wrong, seen)
 }
 
@@ -122,7 +127,10 @@ impl Starts {
                     let ahead = n * signed(interval_us) - signed(arrival.at_ns / 1_000);
                     least = least.min(ahead);
                     if ahead - least > allowed + 1 {
-                        self.wrong.push(format!("{} let more start than {burst} and its rate, at permit {}", key.name, arrival.permit));
+                        self.wrong.push(format!(
+                            "{} let more start than {burst} and its rate, at permit {}",
+                            key.name, arrival.permit
+                        ));
                     }
                 }
             }
@@ -168,7 +176,10 @@ pub(super) fn unique(operations: &Operations, starts: &Starts, replays: &[String
     wrong.extend(replays.iter().cloned());
     for pair in operations.granted.windows(2) {
         if pair[0].grant.permit == pair[1].grant.permit {
-            wrong.push(format!("permit {} was told to {:?} and {:?}", pair[0].grant.permit, pair[0].request, pair[1].request));
+            wrong.push(format!(
+                "permit {} was told to {:?} and {:?}",
+                pair[0].grant.permit, pair[0].request, pair[1].request
+            ));
         }
     }
     let seen = format!(
@@ -198,7 +209,12 @@ pub(super) fn monotone(granted: &[Granted], fastest_ppm: u64) -> Finding {
             wrong.push(format!("cluster time ran faster than {rate} ppm up to permit {}", granted.grant.permit));
         }
     }
-    Finding::new('M', "stamps never go back, nor faster than clocks may run", &wrong, format!("{judged} stamps, every pair"))
+    Finding::new(
+        'M',
+        "stamps never go back, nor faster than clocks may run",
+        &wrong,
+        format!("{judged} stamps, every pair"),
+    )
 }
 
 fn signed(value: u64) -> i64 {
@@ -256,6 +272,9 @@ mod tests {
         assert!(held(&[granted(1, 100, 500, 600), granted(2, 1_100, 1_500, 1_600)], 0));
         assert!(!held(&[granted(1, 100_000, 500_000, 500_100), granted(2, 103_000, 501_000, 501_100)], 0));
         assert!(held(&[granted(1, 100_000, 500_000, 500_100), granted(2, 103_000, 501_000, 501_600)], 2_000_000));
-        assert!(!held(&[granted(1, 100_000, 500_000, 500_100), granted(2, 99_000, 501_000, 501_100)], 0), "back in time");
+        assert!(
+            !held(&[granted(1, 100_000, 500_000, 500_100), granted(2, 99_000, 501_000, 501_100)], 0),
+            "back in time"
+        );
     }
 }

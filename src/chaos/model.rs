@@ -131,9 +131,8 @@ impl State {
         let mut next = self.clone();
         match *op {
             Op::Grant { permit, slot_us, unit_us, stamp_us } => {
-                let in_time = |stamp_us: u64| {
-                    stamp_us + ROUNDING_US >= self.now_us && slot_us + ROUNDING_US >= stamp_us
-                };
+                let in_time =
+                    |stamp_us: u64| stamp_us + ROUNDING_US >= self.now_us && slot_us + ROUNDING_US >= stamp_us;
                 let in_order = permit > self.last_permit && stamp_us.is_none_or(in_time);
                 let far = |taken: &Taken| taken.doubtful || taken.slot_us.abs_diff(slot_us) + ROUNDING_US >= unit_us;
                 if !in_order || !self.taken.iter().all(far) {
@@ -228,7 +227,8 @@ pub fn check(calls: &[Call], within: Duration) -> Verdict {
 /// The first operation to be answered that the longest order found has no place for.
 fn stuck(operations: &[Operation<Register>], within: Duration) -> String {
     let (_, info) = porcupine_rs::check_operations_info_timeout(operations, within);
-    let Some(longest) = info.partial_linearizations.first().and_then(|orders| orders.iter().max_by_key(|order| order.len()))
+    let Some(longest) =
+        info.partial_linearizations.first().and_then(|orders| orders.iter().max_by_key(|order| order.len()))
     else {
         return "not even a first operation fits".to_owned();
     };
@@ -319,7 +319,10 @@ mod tests {
         assert!(verdict(&with(release(2))));
         assert!(!verdict(&with(release(1))), "another one was given back");
         assert!(verdict(&with(call(40, u64::MAX, Op::MaybeRelease { permit: 2 }))), "nobody knows");
-        assert!(!verdict(&with(call(80, u64::MAX, Op::MaybeRelease { permit: 2 }))), "asked for too late to explain it");
+        assert!(
+            !verdict(&with(call(80, u64::MAX, Op::MaybeRelease { permit: 2 }))),
+            "asked for too late to explain it"
+        );
     }
 
     #[test]

@@ -207,7 +207,14 @@ mod tests {
     }
 
     fn grant(permit: u64, replayed: bool) -> Outcome {
-        Outcome::Granted(Grant { permit, slot_us: permit * 1_000_000, wait_us: 0, before_us: None, replayed, held: false })
+        Outcome::Granted(Grant {
+            permit,
+            slot_us: permit * 1_000_000,
+            wait_us: 0,
+            before_us: None,
+            replayed,
+            held: false,
+        })
     }
 
     #[test]

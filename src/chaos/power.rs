@@ -24,7 +24,8 @@ impl Volume {
         let (image, mount) = (dir.join(format!("disk{number}.img")), dir.join(format!("disk{number}")));
         File::create(&image)?.set_len(BYTES)?;
         let ext4 = ["-q", "-F", "-E", "lazy_itable_init=1,lazy_journal_init=1"];
-        let made = if number % 3 == 0 { run("mkfs.xfs", &["-q", "-f"], &image) } else { run("mkfs.ext4", &ext4, &image) };
+        let made =
+            if number % 3 == 0 { run("mkfs.xfs", &["-q", "-f"], &image) } else { run("mkfs.ext4", &ext4, &image) };
         made.or_else(|_| run("mkfs.ext4", &ext4, &image))?;
         std::fs::create_dir_all(&mount)?;
         let mut volume = Self { image, dir: mount, mounted: false };
@@ -48,7 +49,8 @@ impl Volume {
     }
 
     fn mount(&mut self) -> io::Result<()> {
-        let status = Command::new("mount").args(["-o", "loop"]).arg(&self.image).arg(&self.dir).stdin(Stdio::null()).output()?;
+        let status =
+            Command::new("mount").args(["-o", "loop"]).arg(&self.image).arg(&self.dir).stdin(Stdio::null()).output()?;
         self.mounted = status.status.success();
         if self.mounted { Ok(()) } else { Err(said("mount", &status.stderr)) }
     }

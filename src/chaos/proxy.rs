@@ -78,7 +78,13 @@ pub(super) enum Side {
 }
 
 /// Starts a proxy in front of `node`, which listens on `upstream`; its own address.
-pub(super) async fn start(side: Side, node: u64, upstream: SocketAddr, roads: Roads, seed: u64) -> io::Result<SocketAddr> {
+pub(super) async fn start(
+    side: Side,
+    node: u64,
+    upstream: SocketAddr,
+    roads: Roads,
+    seed: u64,
+) -> io::Result<SocketAddr> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
     let address = listener.local_addr()?;
     tokio::spawn(async move {

@@ -339,8 +339,7 @@ impl Stage {
 
 /// How each node sees time: with wall clocks to step and rates to change, the first node gets the former.
 fn faces(plan: &Plan, kinds: &[Kind], tools: &Tools) -> Result<Vec<ClockFace>, String> {
-    let (rates, wall) =
-        (kinds.contains(&Kind::Clock) || kinds.contains(&Kind::ClockFast), kinds.contains(&Kind::Wall));
+    let (rates, wall) = (kinds.contains(&Kind::Clock) || kinds.contains(&Kind::ClockFast), kinds.contains(&Kind::Wall));
     let Some(library) = tools.faketime.as_deref().filter(|_| rates || wall) else {
         return Ok((1..=plan.nodes).map(|_| ClockFace::True).collect());
     };
@@ -364,14 +363,25 @@ fn verdict(plan: &Plan, events: &[Event], arrivals: &[Arrival], scene: Scene, mi
     let seconds = report::millis(scene.ended_ns - scene.began_ns) / 1_000.0;
     let (wrong_again, again) = &scene.again;
     let one = |result: &Result<String, String>| result.clone().err().into_iter().collect::<Vec<_>>();
-    let serves = scene.serves.clone().map(|after| format!("every node granted {} ms after the last fault", after.as_millis()));
+    let serves =
+        scene.serves.clone().map(|after| format!("every node granted {} ms after the last fault", after.as_millis()));
     let findings = vec![
         judge::linearizable(&operations, &keys),
         starts.finding(spaced),
         judge::unique(&operations, &starts, wrong_again, *again),
         judge::monotone(&operations.granted, if fast { 2_001_000 } else { 0 }),
-        Finding::new('E', "all nodes in the same state at the same entry", &one(&scene.equal), scene.equal.clone().unwrap_or_default()),
-        Finding::new('V', "serves again within ten seconds of the last fault", &one(&serves), serves.clone().unwrap_or_default()),
+        Finding::new(
+            'E',
+            "all nodes in the same state at the same entry",
+            &one(&scene.equal),
+            scene.equal.clone().unwrap_or_default(),
+        ),
+        Finding::new(
+            'V',
+            "serves again within ten seconds of the last fault",
+            &one(&serves),
+            serves.clone().unwrap_or_default(),
+        ),
         floor(plan, &operations.granted, &operations, &scene),
     ];
     let mut faults: BTreeMap<&'static str, u64> = BTreeMap::new();

@@ -53,7 +53,9 @@ fn power() -> Result<(), String> {
     if !rustix::process::geteuid().is_root() {
         return Err("cutting the power of a file system needs root".to_owned());
     }
-    for (program, args, package) in [("mkfs.ext4", ["-V"], "e2fsprogs"), ("xfs_io", ["-V"], "xfsprogs"), ("losetup", ["-V"], "mount")] {
+    for (program, args, package) in
+        [("mkfs.ext4", ["-V"], "e2fsprogs"), ("xfs_io", ["-V"], "xfsprogs"), ("losetup", ["-V"], "mount")]
+    {
         if !runs(program, &args) {
             return Err(format!("{program} is not installed (package {package})"));
         }

@@ -29,7 +29,7 @@ pub(crate) fn plan(dir: &Path, faults: &[Kind]) -> Plan {
     Plan {
         program: PathBuf::from(env!("CARGO_BIN_EXE_quorate")),
         out: dir.to_owned(),
-        duration: Duration::from_secs(figure("SECONDS", 30)),
+        duration: Duration::from_secs(figure("SECONDS", 45)),
         seed: figure("SEED", 1),
         faults: faults.to_vec(),
         nodes: 3,
@@ -55,8 +55,16 @@ pub(crate) async fn judged(plan: &Plan) -> Report {
 /// "≥ 20 leader kills in one history, ≥ 20,000 operations in one linearizability check, ≥ 10 pauses and clock-rate faults."
 #[tokio::test(flavor = "multi_thread")]
 async fn many_faults_at_once() {
-    let faults =
-        [Kind::Kill, Kind::Crash, Kind::Pause, Kind::Partition, Kind::Delay, Kind::HalfOpen, Kind::Answers, Kind::Clock];
+    let faults = [
+        Kind::Kill,
+        Kind::Crash,
+        Kind::Pause,
+        Kind::Partition,
+        Kind::Delay,
+        Kind::HalfOpen,
+        Kind::Answers,
+        Kind::Clock,
+    ];
     must_have(&faults);
     let dir = tempfile::tempdir().expect("a directory");
     let mut plan = plan(dir.path(), &faults);
