@@ -45,9 +45,9 @@ pub(super) struct Key {
 }
 
 /// Keys of each kind: most are spaced, because that is what the model knows best.
-const SPACED: u16 = 24;
-const BUCKETS: u16 = 4;
-const LEASED: u16 = 2;
+const SPACED: u16 = 64;
+const BUCKETS: u16 = 8;
+const LEASED: u16 = 4;
 
 /// How many keys there are.
 pub(super) const KEYS: u16 = SPACED + BUCKETS + LEASED;
@@ -61,11 +61,11 @@ pub(super) fn keys() -> Vec<Key> {
         Key { name: format!("spaced-{n}"), promise }
     });
     let buckets = (0..BUCKETS).map(|n| {
-        let promise = Promise::Bucket { interval_us: 50_000, burst: 2 + u64::from(n), window_us: 100_000 };
+        let promise = Promise::Bucket { interval_us: 50_000, burst: 2 + u64::from(n % 4), window_us: 100_000 };
         Key { name: format!("bucket-{n}"), promise }
     });
     let leased = (0..LEASED).map(|n| {
-        let promise = Promise::Concurrency { max: 2 + u64::from(n), lease_us: 2_000_000 };
+        let promise = Promise::Concurrency { max: 2 + u64::from(n % 2), lease_us: 2_000_000 };
         Key { name: format!("leased-{n}"), promise }
     });
     spaced.chain(buckets).chain(leased).collect()

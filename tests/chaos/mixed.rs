@@ -29,7 +29,7 @@ pub(crate) fn plan(dir: &Path, faults: &[Kind]) -> Plan {
     Plan {
         program: PathBuf::from(env!("CARGO_BIN_EXE_quorate")),
         out: dir.to_owned(),
-        duration: Duration::from_secs(figure("SECONDS", 30)),
+        duration: Duration::from_secs(figure("SECONDS", 45)),
         seed: figure("SEED", 1),
         faults: faults.to_vec(),
         nodes: 3,
