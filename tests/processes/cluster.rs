@@ -113,6 +113,27 @@ impl Cluster {
         self.joining(id)
     }
 
+    /// Starts nodes that have ended by themselves again; how many.
+    pub(crate) fn restart_the_dead(&mut self) -> u64 {
+        let mut restarted = 0;
+        for node in &mut self.nodes {
+            let ended = node.child.as_mut().is_some_and(|child| child.try_wait().expect("wait").is_some());
+            if ended {
+                println!("node {} ended; its log:\n{}", node.id, node.log());
+                node.child = None;
+                node.spawn();
+                restarted += 1;
+            }
+        }
+        restarted
+    }
+
+    /// How often the nodes have said something.
+    pub(crate) fn count_in_logs(&self, words: &str) -> usize {
+        let log = |node: &Node| std::fs::read_to_string(&node.log).unwrap_or_default().matches(words).count();
+        self.nodes.iter().map(log).sum()
+    }
+
     /// Kills all nodes and starts them again.
     pub(crate) async fn restarted_all(&mut self) {
         self.nodes.iter_mut().for_each(Node::kill);

@@ -13,6 +13,7 @@ mod kills;
 mod members;
 mod policies;
 mod quorum;
+mod soak;
 mod stops;
 mod storage;
 mod waiting;

@@ -46,13 +46,18 @@ pub(crate) const KEYS: u64 = 4;
 impl Workers {
     /// Starts `count` workers spread over all nodes. Each request is repeated under its id until it is granted.
     pub(crate) fn start(urls: &[String], count: usize) -> Self {
+        Self::start_on(urls, count, KEYS)
+    }
+
+    /// The same on so many keys.
+    pub(crate) fn start_on(urls: &[String], count: usize, keys: u64) -> Self {
         let history = Arc::new(History::default());
         let stop = Arc::new(AtomicBool::new(false));
         let began = Stopwatch::start();
         let mut tasks = JoinSet::new();
         for worker in 0..count {
             let (urls, history, stop) = (urls.to_vec(), Arc::clone(&history), Arc::clone(&stop));
-            tasks.spawn(async move { work(worker, &urls, &history, &stop, began).await });
+            tasks.spawn(async move { work((worker, keys), &urls, &history, &stop, began).await });
         }
         Self { history, began, stop, tasks }
     }
@@ -82,13 +87,13 @@ fn client() -> reqwest::Client {
     reqwest::Client::builder().timeout(Duration::from_secs(5)).build().expect("a client")
 }
 
-async fn work(worker: usize, urls: &[String], history: &History, stop: &AtomicBool, began: Stopwatch) {
+async fn work((worker, keys): (usize, u64), urls: &[String], history: &History, stop: &AtomicBool, began: Stopwatch) {
     let http = client();
     let mut node = worker % urls.len();
     while !stop.load(Ordering::Relaxed) {
         let number = history.requests.fetch_add(1, Ordering::Relaxed);
         let request_id = format!("w{worker}-{number}");
-        let key = format!("key-{}", number % KEYS);
+        let key = format!("key-{}", number % keys);
         let asked_at = began.elapsed();
         loop {
             let answer = ask(&http, &urls[node], &key, &request_id).await;
