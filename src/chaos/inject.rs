@@ -23,6 +23,10 @@ use tokio::time::sleep;
 
 /// Faults at once: more would leave nothing to be seen between them.
 const AT_ONCE_MAX: usize = 4;
+/// Most faults wait for a cluster that works: breaking what is broken shows nothing. Some do not, so that elections are struck
+/// as well.
+const WORKS_WITHIN: Duration = Duration::from_secs(6);
+const STRIKES_ANYWAY_PERCENT: u64 = 20;
 /// How long an EIO or a failpoint gets to bring its node down.
 const DOWN_WITHIN: Duration = Duration::from_secs(6);
 
@@ -77,6 +81,10 @@ impl Injector {
                         _ = stop.wait_for(|stop| *stop) => return,
                         () = sleep(draw.gap) => {}
                     }
+                    let mut draw = draw;
+                    if !draw.dice.percent(STRIKES_ANYWAY_PERCENT) {
+                        injector.works().await;
+                    }
                     let Ok(_place) = injector.places.acquire().await else { return };
                     if *stop.borrow() {
                         return;
@@ -86,6 +94,14 @@ impl Injector {
             });
         }
         while tasks.join_next().await.is_some() {}
+    }
+
+    /// Waits for a leader, within reason.
+    async fn works(&self) {
+        let until = crate::clock::Deadline::after(WORKS_WITHIN);
+        while !self.leaders.somebody_leads() && !until.passed() {
+            sleep(Duration::from_millis(50)).await;
+        }
     }
 
     /// One fault, from its beginning to its end.

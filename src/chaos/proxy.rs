@@ -9,7 +9,7 @@
 
 use super::rng::Rng;
 use super::ticks::{now_ns, sleep_until_ns};
-use crate::raft;
+use crate::raft::caller_of;
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
@@ -139,7 +139,7 @@ async fn listen_in(caller: &mut TcpStream, greeting: &mut Vec<u8>) -> io::Result
         if caller.read_buf(greeting).await? == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        if let Some((from, _)) = raft::caller_of(greeting) {
+        if let Some((from, _)) = caller_of(greeting) {
             return Ok(from);
         }
         if greeting.len() > CHUNK_BYTES {

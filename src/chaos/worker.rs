@@ -183,7 +183,7 @@ impl Worker {
                         return None;
                     }
                     self.at = (self.at + 1) % self.nodes.len();
-                    let nap = self.rng.between(3, 25);
+                    let nap = self.rng.between(5, 60);
                     tokio::time::sleep(Duration::from_millis(nap)).await;
                 }
             }
