@@ -115,7 +115,7 @@ impl Injector {
             Kind::Delay => self.delay(draw).await,
             Kind::HalfOpen => self.half_open(&draw).await,
             Kind::Answers => self.answers(draw).await,
-            Kind::Clock | Kind::ClockFast => self.clock(kind, draw).await,
+            Kind::Clock | Kind::ClockFast => self.clock(kind, draw),
             Kind::Wall => self.wall(draw).await,
             Kind::SlowDisk => self.slow_disk(draw).await,
             Kind::DiskError => self.disk_error(draw).await,
@@ -305,7 +305,7 @@ impl Injector {
         Some((ids, what))
     }
 
-    async fn clock(&self, kind: Kind, mut draw: Draw) -> Done {
+    fn clock(&self, kind: Kind, mut draw: Draw) -> Done {
         let node = self.any(&mut draw.dice);
         let mut body = node.try_hold()?;
         if !matches!(body.clock, super::clocks::ClockFace::Rated { .. }) {
@@ -328,8 +328,8 @@ impl Injector {
             super::clocks::ClockFace::Wall { file, .. } => Some(file.clone()),
             _ => None,
         };
-        let nodes = self.cluster.nodes.iter();
-        let (node, file) = nodes.filter_map(|node| Some((node.id, stepped(&*node.try_hold()?)?))).next()?;
+        let mut nodes = self.cluster.nodes.iter();
+        let (node, file) = nodes.find_map(|node| Some((node.id, stepped(&*node.try_hold()?)?)))?;
         let hours = draw.dice.between(1, 2_000);
         let sign = if draw.dice.percent(50) { '+' } else { '-' };
         std::fs::write(&file, format!("{sign}{hours}h\n")).ok()?;
