@@ -53,7 +53,7 @@ pub(super) struct Workers {
 }
 
 impl Workers {
-    pub(super) async fn start(
+    pub(super) fn start(
         program: &Path,
         out: &Path,
         nodes: &[String],

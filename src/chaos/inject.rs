@@ -23,6 +23,10 @@ use tokio::time::sleep;
 
 /// Faults at once: more would leave nothing to be seen between them.
 const AT_ONCE_MAX: usize = 4;
+/// Most faults wait for a cluster that works: breaking what is broken shows nothing. Some do not, so that elections are struck
+/// as well.
+const WORKS_WITHIN: Duration = Duration::from_secs(6);
+const STRIKES_ANYWAY_PERCENT: u64 = 20;
 /// How long an EIO or a failpoint gets to bring its node down.
 const DOWN_WITHIN: Duration = Duration::from_secs(6);
 
@@ -77,6 +81,10 @@ impl Injector {
                         _ = stop.wait_for(|stop| *stop) => return,
                         () = sleep(draw.gap) => {}
                     }
+                    let mut draw = draw;
+                    if !draw.dice.percent(STRIKES_ANYWAY_PERCENT) {
+                        injector.works().await;
+                    }
                     let Ok(_place) = injector.places.acquire().await else { return };
                     if *stop.borrow() {
                         return;
@@ -86,6 +94,14 @@ impl Injector {
             });
         }
         while tasks.join_next().await.is_some() {}
+    }
+
+    /// Waits for a leader, within reason.
+    async fn works(&self) {
+        let until = crate::clock::Deadline::after(WORKS_WITHIN);
+        while !self.leaders.somebody_leads() && !until.passed() {
+            sleep(Duration::from_millis(50)).await;
+        }
     }
 
     /// One fault, from its beginning to its end.
@@ -99,7 +115,7 @@ impl Injector {
             Kind::Delay => self.delay(draw).await,
             Kind::HalfOpen => self.half_open(&draw).await,
             Kind::Answers => self.answers(draw).await,
-            Kind::Clock | Kind::ClockFast => self.clock(kind, draw).await,
+            Kind::Clock | Kind::ClockFast => self.clock(kind, draw),
             Kind::Wall => self.wall(draw).await,
             Kind::SlowDisk => self.slow_disk(draw).await,
             Kind::DiskError => self.disk_error(draw).await,
@@ -289,7 +305,7 @@ impl Injector {
         Some((ids, what))
     }
 
-    async fn clock(&self, kind: Kind, mut draw: Draw) -> Done {
+    fn clock(&self, kind: Kind, mut draw: Draw) -> Done {
         let node = self.any(&mut draw.dice);
         let mut body = node.try_hold()?;
         if !matches!(body.clock, super::clocks::ClockFace::Rated { .. }) {
@@ -312,8 +328,8 @@ impl Injector {
             super::clocks::ClockFace::Wall { file, .. } => Some(file.clone()),
             _ => None,
         };
-        let nodes = self.cluster.nodes.iter();
-        let (node, file) = nodes.filter_map(|node| Some((node.id, stepped(&*node.try_hold()?)?))).next()?;
+        let mut nodes = self.cluster.nodes.iter();
+        let (node, file) = nodes.find_map(|node| Some((node.id, stepped(&*node.try_hold()?)?)))?;
         let hours = draw.dice.between(1, 2_000);
         let sign = if draw.dice.percent(50) { '+' } else { '-' };
         std::fs::write(&file, format!("{sign}{hours}h\n")).ok()?;

@@ -19,9 +19,18 @@ pub(super) struct Change {
     pub leader: u64,
 }
 
+/// A leader that has not been heard of for so long may be none any more.
+const FRESH_NS: u64 = 400_000_000;
+
 /// What is known of leaders. Clones share it.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Leaders(Arc<Mutex<Vec<Change>>>);
+pub(super) struct Leaders(Arc<Mutex<Known>>);
+
+#[derive(Debug, Default)]
+struct Known {
+    changes: Vec<Change>,
+    heard_ns: u64,
+}
 
 impl Leaders {
     /// Starts looking, for as long as the runtime lives.
@@ -47,21 +56,28 @@ impl Leaders {
 
     /// The leader of the latest term.
     pub(super) fn current(&self) -> Option<u64> {
-        self.lock().last().map(|change| change.leader)
+        self.lock().changes.last().map(|change| change.leader)
+    }
+
+    /// Whether somebody has just said that it leads.
+    pub(super) fn somebody_leads(&self) -> bool {
+        self.lock().heard_ns + FRESH_NS > now_ns()
     }
 
     pub(super) fn changes(&self) -> Vec<Change> {
-        self.lock().clone()
+        self.lock().changes.clone()
     }
 
     fn saw(&self, term: u64, leader: u64) {
-        let mut changes = self.lock();
+        let mut known = self.lock();
+        known.heard_ns = now_ns();
+        let changes = &mut known.changes;
         if changes.last().is_none_or(|last| (last.term, last.leader) != (term, leader) && last.term <= term) {
             changes.push(Change { at_ns: now_ns(), term, leader });
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Change>> {
+    fn lock(&self) -> MutexGuard<'_, Known> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

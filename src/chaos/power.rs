@@ -24,8 +24,11 @@ impl Volume {
         let (image, mount) = (dir.join(format!("disk{number}.img")), dir.join(format!("disk{number}")));
         File::create(&image)?.set_len(BYTES)?;
         let ext4 = ["-q", "-F", "-E", "lazy_itable_init=1,lazy_journal_init=1"];
-        let made =
-            if number % 3 == 0 { run("mkfs.xfs", &["-q", "-f"], &image) } else { run("mkfs.ext4", &ext4, &image) };
+        let made = if number.is_multiple_of(3) {
+            run("mkfs.xfs", &["-q", "-f"], &image)
+        } else {
+            run("mkfs.ext4", &ext4, &image)
+        };
         made.or_else(|_| run("mkfs.ext4", &ext4, &image))?;
         std::fs::create_dir_all(&mount)?;
         let mut volume = Self { image, dir: mount, mounted: false };

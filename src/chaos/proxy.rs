@@ -9,7 +9,7 @@
 
 use super::rng::Rng;
 use super::ticks::{now_ns, sleep_until_ns};
-use crate::raft;
+use crate::raft::caller_of;
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
@@ -30,6 +30,7 @@ const GREETING_DEADLINE: Duration = Duration::from_secs(10);
 
 /// What a road does to traffic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "faults come and go independently of each other")]
 pub(super) struct Weather {
     /// Nothing gets from the caller to the node.
     pub(super) cut_there: bool,
@@ -48,7 +49,10 @@ pub(super) struct Weather {
 
 /// All roads of a run.
 #[derive(Debug, Clone)]
-pub(super) struct Roads(Arc<Mutex<HashMap<(u64, u64), watch::Sender<Weather>>>>);
+pub(super) struct Roads(Arc<Mutex<HashMap<Ends, watch::Sender<Weather>>>>);
+
+/// The caller and the node that a road leads from and to.
+type Ends = (u64, u64);
 
 impl Roads {
     pub(super) fn new() -> Self {
@@ -120,16 +124,16 @@ async fn carry(
     let mut weather = roads.watch(from, node);
     // A connection that is made during a cut is half open until the cut ends.
     wait_while(&mut weather, |weather| weather.cut_there || weather.cut_back).await;
-    let callee = TcpStream::connect(upstream).await?;
-    callee.set_nodelay(true)?;
+    let server = TcpStream::connect(upstream).await?;
+    server.set_nodelay(true)?;
     let (caller_in, caller_out) = caller.into_split();
-    let (callee_in, mut callee_out) = callee.into_split();
-    callee_out.write_all(&greeting).await?;
+    let (node_in, mut node_out) = server.into_split();
+    node_out.write_all(&greeting).await?;
     let there = Lane { back: false, weather: weather.clone(), rng: Rng::new(rng.next(), "there") };
     let back = Lane { back: true, weather: weather.clone(), rng: Rng::new(rng.next(), "back") };
     tokio::select! {
-        done = there.run(caller_in, callee_out) => done,
-        done = back.run(callee_in, caller_out) => done,
+        done = there.run(caller_in, node_out) => done,
+        done = back.run(node_in, caller_out) => done,
     }
 }
 
@@ -139,7 +143,7 @@ async fn listen_in(caller: &mut TcpStream, greeting: &mut Vec<u8>) -> io::Result
         if caller.read_buf(greeting).await? == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        if let Some((from, _)) = raft::caller_of(greeting) {
+        if let Some((from, _)) = caller_of(greeting) {
             return Ok(from);
         }
         if greeting.len() > CHUNK_BYTES {

@@ -1,6 +1,6 @@
 //! Chance that a seed decides: the same seed, the same draws, on every machine.
 
-/// A small generator (SplitMix64). Each schedule and each worker has its own, so that none shifts another's draws.
+/// A small generator (`SplitMix64`). Each schedule and each worker has its own, so that none shifts another's draws.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Rng(u64);
 
@@ -16,7 +16,6 @@ impl Rng {
     }
 
     /// The next 64 bits.
-    #[expect(clippy::should_implement_trait, reason = "it never ends, and an iterator would need adapters everywhere")]
     pub(super) const fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
@@ -27,7 +26,7 @@ impl Rng {
 
     /// A number below `end`; zero if there is none.
     pub(super) fn below(&mut self, end: u64) -> u64 {
-        if end == 0 { 0 } else { u64::try_from(u128::from(self.next()) * u128::from(end) >> 64).unwrap_or(0) }
+        if end == 0 { 0 } else { u64::try_from((u128::from(self.next()) * u128::from(end)) >> 64).unwrap_or(0) }
     }
 
     /// A number from `low` to `high`, both included.

@@ -94,7 +94,7 @@ pub async fn run(plan: &Plan, progress: &mut Progress) -> Result<Report, String>
     let (events, arrivals, scene) = judged?;
     progress.say(&format!("judging {} events", events.len()));
     let plan_of_report = plan.clone();
-    tokio::task::spawn_blocking(move || verdict(&plan_of_report, &events, &arrivals, scene, missing))
+    tokio::task::spawn_blocking(move || verdict(&plan_of_report, &events, &arrivals, &scene, missing))
         .await
         .map_err(|error| format!("the judge failed: {error}"))
 }
@@ -167,7 +167,6 @@ impl Stage {
         let target = Target::start(&plan.program, &plan.out).await.map_err(|error| format!("no target: {error}"))?;
         let crew = helpers::Crew { seed: plan.seed, workers: plan.workers, processes: plan.processes };
         let mut workers = Workers::start(&plan.program, &plan.out, &self.cluster.urls(), target.address, &crew)
-            .await
             .map_err(|error| format!("no workers: {error}"))?;
         let began_ns = now_ns();
         self.watch(plan, kinds, &workers, WARM_UP, began_ns, progress).await;
@@ -354,7 +353,7 @@ fn faces(plan: &Plan, kinds: &[Kind], tools: &Tools) -> Result<Vec<ClockFace>, S
     (1..=plan.nodes).map(face).collect()
 }
 
-fn verdict(plan: &Plan, events: &[Event], arrivals: &[Arrival], scene: Scene, missing: Vec<String>) -> Report {
+fn verdict(plan: &Plan, events: &[Event], arrivals: &[Arrival], scene: &Scene, missing: Vec<String>) -> Report {
     let keys = load::keys();
     let operations = Operations::sort_out(events, &keys);
     let starts = Starts::look(arrivals, &keys);
@@ -382,7 +381,7 @@ fn verdict(plan: &Plan, events: &[Event], arrivals: &[Arrival], scene: Scene, mi
             &one(&serves),
             serves.clone().unwrap_or_default(),
         ),
-        floor(plan, &operations.granted, &operations, &scene),
+        floor(plan, &operations.granted, &operations, scene),
     ];
     let mut faults: BTreeMap<&'static str, u64> = BTreeMap::new();
     for fault in &scene.injected {

@@ -183,7 +183,7 @@ impl Worker {
                         return None;
                     }
                     self.at = (self.at + 1) % self.nodes.len();
-                    let nap = self.rng.between(3, 25);
+                    let nap = self.rng.between(5, 60);
                     tokio::time::sleep(Duration::from_millis(nap)).await;
                 }
             }
@@ -228,6 +228,7 @@ impl Worker {
 
     async fn release(&mut self, key: u16, permit: u64) {
         let request = ReleaseRequest { key: self.keys[usize::from(key)].name.clone(), permit };
+        let nothing_done = [StatusCode::SERVICE_UNAVAILABLE, StatusCode::NOT_FOUND];
         for _ in 0..4 {
             let sent_ns = now_ns();
             let answer = self.http.post(format!("{}/release", self.nodes[self.at])).json(&request).send().await;
@@ -236,11 +237,9 @@ impl Worker {
                     answer.json::<ReleaseResponse>().await.ok().map(|answer| answer.released)
                 }
                 // Nothing was given back, for certain.
-                Ok(answer) if answer.status() == StatusCode::SERVICE_UNAVAILABLE => Some(false),
-                Ok(answer) if answer.status() == StatusCode::NOT_FOUND => Some(false),
-                Ok(_) => None,
+                Ok(answer) if nothing_done.contains(&answer.status()) => Some(false),
                 Err(error) if error.is_connect() => Some(false),
-                Err(_) => None,
+                Ok(_) | Err(_) => None,
             };
             self.recorder.note(&Event::Release(Release { key, permit, sent_ns, back_ns: now_ns(), released }));
             if released.is_some() {

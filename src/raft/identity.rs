@@ -70,6 +70,8 @@ pub(super) struct Identity {
     client: String,
     disk: Disk,
     peers: Mutex<Peers>,
+    /// Held by whoever writes `peers` down, and taken before them: one at a time, and the latest last.
+    writing: Mutex<()>,
     /// Set once a peer has said that this node was wiped.
     disowned: watch::Sender<Option<String>>,
     /// Where this node's log stands, once it is open.
@@ -117,6 +119,7 @@ impl Identity {
             client,
             disk: disk.clone(),
             peers,
+            writing: Mutex::new(()),
             disowned,
             own: OnceLock::new(),
         })
@@ -130,15 +133,17 @@ impl Identity {
 
     /// A peer has said where it stands for good. Writes that down now and then; blocks while it does.
     pub(super) fn heard(&self, node: u64, footing: Footing) {
-        let mut peers = self.lock();
-        let Some(known) = peers.known.get_mut(&node) else { return };
-        known.footing = known.footing.farthest(footing);
-        if peers.written.is_some_and(|written| written.elapsed() < WRITE_EVERY) {
-            return;
+        {
+            let mut peers = self.lock();
+            let Some(known) = peers.known.get_mut(&node) else { return };
+            known.footing = known.footing.farthest(footing);
+            if peers.written.is_some_and(|written| written.elapsed() < WRITE_EVERY) {
+                return;
+            }
+            peers.written = Some(Stopwatch::start());
         }
-        let known = peers.known.clone();
-        peers.written = Some(Stopwatch::start());
-        drop(peers);
+        let _writing = self.writing();
+        let known = self.lock().known.clone();
         if let Err(error) = self.disk.write_durably(&self.dir.join(FILE), &known) {
             // What is in memory still counts; a disk that errs stops the node by way of its log.
             tracing::warn!(%error, "cannot write down where the peers stand");
@@ -283,14 +288,9 @@ impl Identity {
                 });
             }
             None => {
-                let mut known = peers.known.clone();
-                // Where it says to stand may not be synced yet, so that is not held against it.
-                known.insert(hello.node, Known { instance: hello.instance.clone(), footing: Footing::default() });
-                self.disk.write_durably(&self.dir.join(FILE), &known).map_err(|error| Refused {
-                    wiped: false,
-                    detail: format!("node {} cannot remember its peers: {error}", self.node()),
-                })?;
-                peers.known = known;
+                drop(peers);
+                self.remember_first(hello)?;
+                return self.remember(hello);
             }
         }
         peers.clients.insert(hello.node, hello.client.clone());
@@ -299,6 +299,26 @@ impl Identity {
 
     fn marker(&self) -> MutexGuard<'_, Marker> {
         self.marker.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes a peer down that was never met before.
+    fn remember_first(&self, hello: &Hello) -> Result<(), Refused> {
+        let _writing = self.writing();
+        let mut known = self.lock().known.clone();
+        // Where it says to stand may not be synced yet, so that is not held against it.
+        let first = || Known { instance: hello.instance.clone(), footing: Footing::default() };
+        known.entry(hello.node).or_insert_with(first);
+        self.disk.write_durably(&self.dir.join(FILE), &known).map_err(|error| Refused {
+            wiped: false,
+            detail: format!("node {} cannot remember its peers: {error}", self.node()),
+        })?;
+        let mut peers = self.lock();
+        peers.known.entry(hello.node).or_insert_with(first);
+        Ok(())
+    }
+
+    fn writing(&self) -> MutexGuard<'_, ()> {
+        self.writing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> MutexGuard<'_, Peers> {

@@ -129,7 +129,7 @@ async fn a_log_that_lost_its_end_is_refused() {
 /// "Flipped bits: detect; refuse; never serve", in the log and in the snapshot.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_flipped_bit_is_refused() {
-    let mut cluster = Cluster::prepare(3, &["--snapshot-every", "30", "--log-keep", "10"]);
+    let mut cluster = Cluster::prepare(3, &["--snapshot-every", "100"]);
     for node in &mut cluster.nodes {
         node.spawn();
     }
