@@ -19,3 +19,4 @@ pub mod planted;
 pub mod raft;
 pub mod state;
 pub mod telemetry;
+pub mod watch;

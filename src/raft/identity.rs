@@ -6,12 +6,12 @@
 
 use super::disk::Disk;
 use super::marker::Marker;
+use crate::watch;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use tokio::sync::watch;
 
 /// The version of the conversation: both sides speak the same or none.
 const PROTOCOL: u32 = 1;
@@ -96,7 +96,7 @@ impl Identity {
         let mut receiver = self.disowned.subscribe();
         // The sender lives in self, so waiting ends only with a reason.
         match receiver.wait_for(Option::is_some).await {
-            Ok(reason) => reason.clone().unwrap_or_default(),
+            Ok(reason) => reason.unwrap_or_default(),
             Err(_) => std::future::pending().await,
         }
     }
