@@ -21,3 +21,4 @@ pub mod planted;
 pub mod raft;
 pub mod state;
 pub mod telemetry;
+pub mod watch;

@@ -28,6 +28,7 @@ const ARROWS: &[Row] = &[
     Row { module: "limits", may_use: &[], why: "bounds are figures, they need nothing" },
     Row { module: "metric_names", may_use: &[], why: "names are text, they need nothing" },
     Row { module: "planted", may_use: &[], why: "whoever can have a bug planted uses it, so it depends on nobody" },
+    Row { module: "watch", may_use: &[], why: "a channel knows nothing of what goes through it" },
     Row { module: "limiter", may_use: &["limits"], why: "the arithmetic is pure: no clock, no state, no wire" },
     Row {
         module: "state",
@@ -47,6 +48,7 @@ const ARROWS: &[Row] = &[
             "telemetry",
             "planted",
             "failpoint",
+            "watch",
         ],
         why: "the log and the network know nothing of who asks",
     },
@@ -76,6 +78,7 @@ const ARROWS: &[Row] = &[
             "telemetry",
             "planted",
             "failpoint",
+            "watch",
         ],
         why: "a node speaks no wire format: `http` translates from `api` and back",
     },

@@ -14,10 +14,10 @@ use crate::limiter::Key;
 use crate::limits::{LEADER_WAIT_MS, MEMBERSHIP_TIMEOUT_MS};
 use crate::raft::Consensus;
 use crate::state::{Acquire, Command, Outcome};
+use crate::watch;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use tokio::sync::watch;
 
 /// A running node, as the rest of the program holds it.
 #[derive(Clone)]

@@ -16,9 +16,10 @@ use crate::metric_names;
 use crate::planted::{self, Place};
 use crate::raft::{Consensus, Observer, Proposed, Status};
 use crate::state::{Applied, Batch, Command, LeaderId, Stamp};
+use crate::watch;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 /// An idle leader writes its time this often, so that a cold restart loses little of it.
 const TICK: Duration = Duration::from_secs(2);

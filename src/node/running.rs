@@ -9,13 +9,13 @@ use super::waitroom::Waitroom;
 use crate::clock::SystemClocks;
 use crate::metric_names;
 use crate::raft::{self, Consensus, Disk, Forwarded, Observer, StartError, Status, Surroundings, Tcp};
+use crate::watch;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use tokio::net::TcpListener;
-use tokio::sync::watch;
 
 /// The follower that was asked first may have died in the same moment; when all nodes stop, nobody takes over.
 const HAND_OVER_ATTEMPTS: usize = 2;
@@ -80,7 +80,7 @@ impl Node {
             biased;
             reason = self.shared.consensus.disowned() => reason,
             changed = status.wait_for(|status| status.fatal.is_some()) => match changed {
-                Ok(status) => status.fatal.clone().unwrap_or_default(),
+                Ok(status) => status.fatal.unwrap_or_default(),
                 Err(_) => "consensus has stopped".to_owned(),
             },
         }

@@ -10,9 +10,9 @@ use crate::limits::LEADER_WAIT_MS;
 use crate::planted::{self, Bug};
 use crate::raft::{self, CallError, Status};
 use crate::state::{Acquire, Command, Withdraw};
+use crate::watch;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::watch;
 
 /// A pause between two attempts, unless somebody else comes to lead first; each is twice as long as the one before. Thousands may
 /// search at once, and a leader that they keep busy with attempts does not get its majority back.

@@ -17,6 +17,7 @@ use crate::clock::{Clocks, Reading};
 use crate::limiter::{Key, Time};
 use crate::planted::{self, Bug};
 use crate::state::{Applied, Batch, Command, KeyView, LeaderId, Machine, Outcome, Stamp, Stored};
+use crate::watch;
 use bytes::Bytes;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::RaftError;
@@ -31,7 +32,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
-use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 /// Entries in one message to a follower.

@@ -1,10 +1,13 @@
 //! The runtime that the engine runs on: tokio, with random numbers that a simulation can decide.
 //!
-//! The engine draws random numbers for election timeouts only.
+//! The engine itself draws random numbers for election timeouts only. Tokio's watch channels draw some too, which nobody can
+//! seed, so the engine gets ours.
 
+use crate::watch;
 use openraft::AsyncRuntime;
-use openraft::OptionalSend;
 use openraft::TokioRuntime;
+use openraft::async_runtime::watch::{RecvError, SendError, Watch, WatchReceiver, WatchSender};
+use openraft::{OptionalSend, OptionalSync};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use std::cell::Cell;
@@ -32,7 +35,7 @@ impl AsyncRuntime for EngineRuntime {
     type Timeout<R, T: Future<Output = R> + OptionalSend> = <TokioRuntime as AsyncRuntime>::Timeout<R, T>;
     type ThreadLocalRng = SmallRng;
     type Mpsc = <TokioRuntime as AsyncRuntime>::Mpsc;
-    type Watch = <TokioRuntime as AsyncRuntime>::Watch;
+    type Watch = OrderedWatch;
     type Oneshot = <TokioRuntime as AsyncRuntime>::Oneshot;
     type Mutex<T: OptionalSend + 'static> = <TokioRuntime as AsyncRuntime>::Mutex<T>;
 
@@ -83,5 +86,57 @@ impl AsyncRuntime for EngineRuntime {
         F: Future<Output = T>,
     {
         self.0.block_on(future)
+    }
+}
+
+/// [`watch`] as the engine wants it.
+pub struct OrderedWatch;
+
+impl Watch for OrderedWatch {
+    type Sender<T: OptionalSend + OptionalSync> = watch::Sender<T>;
+    type Receiver<T: OptionalSend + OptionalSync> = watch::Receiver<T>;
+    type Ref<'a, T: OptionalSend + 'a> = watch::Ref<'a, T>;
+
+    fn channel<T: OptionalSend + OptionalSync>(value: T) -> (watch::Sender<T>, watch::Receiver<T>) {
+        watch::channel(value)
+    }
+}
+
+impl<T: OptionalSend + OptionalSync> WatchSender<OrderedWatch, T> for watch::Sender<T> {
+    fn send(&self, value: T) -> Result<(), SendError<T>> {
+        if !self.is_watched() {
+            return Err(SendError(value));
+        }
+        self.send_replace(value);
+        Ok(())
+    }
+
+    fn send_if_modified<F>(&self, modify: F) -> bool
+    where
+        F: FnOnce(&mut T) -> bool,
+    {
+        Self::send_if_modified(self, modify)
+    }
+
+    fn borrow_watched(&self) -> watch::Ref<'_, T> {
+        self.borrow()
+    }
+
+    fn subscribe(&self) -> watch::Receiver<T> {
+        Self::subscribe(self)
+    }
+}
+
+impl<T: OptionalSend + OptionalSync> WatchReceiver<OrderedWatch, T> for watch::Receiver<T> {
+    async fn changed(&mut self) -> Result<(), RecvError> {
+        Self::changed(self).await.map_err(|_| RecvError(()))
+    }
+
+    fn borrow_watched(&self) -> watch::Ref<'_, T> {
+        self.borrow()
+    }
+
+    fn borrow_and_update(&mut self) -> watch::Ref<'_, T> {
+        Self::borrow_and_update(self)
     }
 }

@@ -10,13 +10,13 @@ use super::disk::Disk;
 use super::footing::Footing;
 use super::marker::{Marker, MarkerError};
 use crate::clock::Stopwatch;
+use crate::watch;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
-use tokio::sync::watch;
 
 /// The version of the conversation: both sides speak the same or none.
 const PROTOCOL: u32 = 2;
@@ -178,7 +178,7 @@ impl Identity {
         let mut receiver = self.disowned.subscribe();
         // The sender lives in self, so waiting ends only with a reason.
         match receiver.wait_for(Option::is_some).await {
-            Ok(reason) => reason.clone().unwrap_or_default(),
+            Ok(reason) => reason.unwrap_or_default(),
             Err(_) => std::future::pending().await,
         }
     }

@@ -62,8 +62,8 @@ impl Machine {
             election_ms_min: 300,
             election_ms_max: 600,
             request_timeout_ms: 2_000,
-            snapshot_every_entries: 60,
-            log_keep_entries: 20,
+            snapshot_every_entries: 25,
+            log_keep_entries: 5,
         }
     }
 

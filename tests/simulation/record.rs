@@ -28,9 +28,13 @@ pub(crate) struct Events {
     pub(crate) leaders: BTreeMap<(u64, u64), ()>,
     /// What each node last said of its state.
     pub(crate) last_digests: BTreeMap<u64, (u64, String)>,
+    /// How far each node has applied, and how often it went on from beyond that: only a snapshot does so.
+    pub(crate) applied: BTreeMap<u64, u64>,
+    pub(crate) jumps: u64,
     /// What is wrong already.
     pub(crate) violations: Vec<String>,
-    pub(crate) trace: u64,
+    /// Everything that happened, in a few numbers each.
+    pub(crate) trace: Vec<Vec<u64>>,
 }
 
 /// One committed entry and what came of it.
@@ -102,9 +106,11 @@ impl Record {
 impl Events {
     /// Extends the trace.
     pub(crate) fn note(&mut self, what: &[u64]) {
-        for word in what {
-            self.trace = (self.trace ^ word).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(29);
-        }
+        // Faults come from outside of any host, between two steps.
+        let now = if turmoil::in_simulation() { turmoil::sim_elapsed() } else { None };
+        let mut note = vec![now.map_or(0, nanos)];
+        note.extend(what);
+        self.trace.push(note);
     }
 
     pub(crate) fn digest(&mut self, node: u64, applied: u64, digest: String) {
@@ -159,6 +165,9 @@ impl Observer for Eyes {
         let hash = blake3::hash(&bytes);
         let mut events = self.record.events();
         events.note(&[3, self.node, index]);
+        let before = events.applied.insert(self.node, index).unwrap_or(0);
+        // Blank entries and changes of membership are not seen here: a leader's first entry is one.
+        events.jumps += u64::from(index > before + 6);
         if let Some(known) = events.entries.get(&index) {
             if known.hash != hash {
                 let what = format!(

@@ -11,6 +11,7 @@ use crate::workers::{Crew, Phase};
 use quorate::planted::{self, Bug};
 use quorate::raft::{MemoryDisk, seed_engines};
 use std::cell::RefCell;
+use std::fmt;
 use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
 
@@ -26,9 +27,58 @@ pub(crate) struct Outcome {
     pub(crate) starts: usize,
     pub(crate) entries: usize,
     pub(crate) leaders: usize,
+    /// Snapshots that nodes started from, or got from a peer.
+    pub(crate) snapshots: u64,
     pub(crate) healed_after: Option<Duration>,
     pub(crate) violations: Vec<String>,
-    pub(crate) trace: u64,
+    pub(crate) trace: Vec<Vec<u64>>,
+}
+
+impl Outcome {
+    /// A short name of everything that happened.
+    pub(crate) fn trace_hash(&self) -> String {
+        let mut hasher = blake3::Hasher::new();
+        for word in self.trace.iter().flatten() {
+            hasher.update(&word.to_le_bytes());
+        }
+        hasher.finalize().to_hex()[..16].to_owned()
+    }
+
+    /// Panics with everything that is known if an invariant was broken.
+    pub(crate) fn assert_good(&self) {
+        assert!(self.violations.is_empty(), "{self}");
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "seed {}: {:?} simulated, trace {}, healed after {:?}",
+            self.seed,
+            self.simulated,
+            self.trace_hash(),
+            self.healed_after
+        )?;
+        writeln!(
+            f,
+            "{} leaders, {} snapshots, {} entries, {} answers, {} grants, {} starts",
+            self.leaders, self.snapshots, self.entries, self.answers, self.grants, self.starts
+        )?;
+        write!(f, "{:?}", self.counts)?;
+        for what in self.violations.iter().take(10) {
+            write!(f, "\n  {what}")?;
+        }
+        if !self.violations.is_empty() {
+            let seed = self.seed;
+            write!(
+                f,
+                "\n  {} in all; again: SEED={seed} cargo test --test simulation one_seed -- --nocapture",
+                self.violations.len()
+            )?;
+        }
+        Ok(())
+    }
 }
 
 thread_local! {
@@ -126,8 +176,9 @@ pub(crate) fn run(seed: u64, safety: Duration, bug: Option<Bug>) -> Outcome {
         starts: events.starts.len(),
         entries: events.entries.len(),
         leaders: events.leaders.len(),
+        snapshots: events.jumps,
         healed_after,
         violations,
-        trace: events.trace,
+        trace: std::mem::take(&mut events.trace),
     }
 }

@@ -63,6 +63,7 @@ pub(crate) fn check(events: &Events) -> Vec<String> {
             CheckResult::Ok => {}
             CheckResult::Illegal => {
                 violations.push(format!("L: the history of {key} ({} operations) is not linearizable", history.len()));
+                show(&history);
             }
             CheckResult::Unknown => {
                 violations.push(format!("L: the history of {key} could not be checked within {PATIENCE:?}"));
@@ -70,6 +71,15 @@ pub(crate) fn check(events: &Events) -> Vec<String> {
         }
     }
     violations
+}
+
+/// For whoever has to find out why.
+fn show(history: &[Operation<Register>]) {
+    let mut history = history.to_vec();
+    history.sort_by_key(|operation| operation.call_time);
+    for Operation { client_id, call_time, return_time, op, .. } in history {
+        println!("{:>14} .. {:>20} worker {:?}: {op:?}", call_time / 1_000, return_time / 1_000, client_id);
+    }
 }
 
 /// The history of every key whose permits are never given back.
