@@ -4,6 +4,11 @@
 //! region free: the newest one moves `next` back, one in the middle leaves a hole. The earliest region that fits is taken
 //! first, which is also the earliest slot.
 //!
+//! Under spacing with a start window nobody takes a hole: its slot would lie before one that is already promised. Whoever
+//! holds that one counts on a clock of its own, while cluster time may stand still before the hole is given away (a failover,
+//! a slow clock); the two starts would then come closer by what was lost. In the order of the log slots only grow there, and
+//! lost time is safe.
+//!
 //! Invariants
 //! - Holes are in order, do not touch each other, and end before `next`.
 //! - A request looks at the next [`HOLES_TRIED_MAX`] of them, so that many small ones cost it little.
@@ -46,6 +51,7 @@ pub(super) fn place(
         Place { slot, region: Region { from: free, to }, hole }
     };
     // What ends before the slot could begin fits nothing.
+    let holes = usable(holes, pace);
     let first = holes.partition_point(|hole| hole.to <= from);
     let fitting = holes
         .iter()
@@ -109,7 +115,7 @@ pub(super) fn room(next: Time, holes: &[Region], pace: &Pace, now: Time) -> u64 
     let reach = u64::from(pace.max_reserved).saturating_add(pace.burst.unwrap_or(1));
     let taken = |from: Time| from.since(now).0;
     let whole = Span(unit).times(reach).map_or(u64::MAX, |span| span.0);
-    let in_holes = holes.iter().map(|hole| {
+    let in_holes = usable(holes, pace).iter().map(|hole| {
         let from = hole.from.max(now);
         let within = hole.to.since(from).0 / unit;
         within.min(whole.saturating_sub(taken(from)) / unit)
@@ -122,13 +128,18 @@ pub(super) fn room(next: Time, holes: &[Region], pace: &Pace, now: Time) -> u64 
 pub(super) fn room_now(next: Time, holes: &[Region], pace: &Pace, now: Time, began: Option<Time>) -> u64 {
     let (tolerance, extent) = (pace.tolerance(1), pace.extent(1, began, now).0);
     let tail = Region { from: next, to: Time(u64::MAX) };
-    let fitting = holes.iter().copied().chain([tail]).map(|free| {
+    let fitting = usable(holes, pace).iter().copied().chain([tail]).map(|free| {
         let from = free.from.max(now);
         let within = free.to.since(from).0 / extent;
         let in_time = tolerance.0.checked_sub(from.since(now).0).map_or(0, |left| left / extent + 1);
         within.min(in_time)
     });
     fitting.fold(0, u64::saturating_add)
+}
+
+/// The holes that may be taken at this pace.
+fn usable<'a>(holes: &'a [Region], pace: &Pace) -> &'a [Region] {
+    if pace.between > Span::ZERO { &[] } else { holes }
 }
 
 fn bound(holes: &mut Vec<Region>) {
@@ -209,5 +220,15 @@ mod tests {
         assert_eq!(holes[HOLES_MAX - 1].from, Time(10 * HOLES_MAX as u64), "a longer one takes a shorter one's place");
         forget_past(&mut holes, Time(10 * HOLES_MAX as u64));
         assert_eq!(holes.len(), 1);
+    }
+
+    /// Slots of a limit with a start window only grow: a hole before a promised slot is no place for a later permit.
+    #[test]
+    fn with_a_start_window_nobody_takes_a_hole() {
+        let windowed = Pace { between: Span(MS), start_window: Span(MS), ..pace() };
+        let holes = vec![region(20 * MS, 26 * MS)];
+        assert_eq!(place(Time(60 * MS), &holes, &pace(), (1, Time(0)), None).slot, Time(20 * MS));
+        assert_eq!(place(Time(60 * MS), &holes, &windowed, (1, Time(0)), None).slot, Time(60 * MS));
+        assert_eq!(room(Time(60 * MS), &holes, &windowed, Time(0)), room(Time(60 * MS), &[], &windowed, Time(0)));
     }
 }

@@ -206,7 +206,8 @@ impl Past {
             let slot = from.max(begin.saturating_sub(early));
             let length = cost * (figures.interval_at(began, slot) + figures.between);
             let to = ns(u128::from(begin.max(slot)) + length);
-            if to <= end {
+            // "Under spacing with a start window nobody takes a hole."
+            if to <= end && (figures.between == 0 || end == u64::MAX) {
                 return (slot, begin, to);
             }
         }
