@@ -102,7 +102,10 @@ impl Search {
             return Err(Failure::Refused { refusal, detail, retry_after: RETRY_AFTER });
         }
         // Someone else may lead by then, or the same leader may have its quorum back.
-        let _ = tokio::time::timeout(RETRY_PAUSE, self.status.changed()).await;
+        if let Ok(Err(_)) = tokio::time::timeout(RETRY_PAUSE, self.status.changed()).await {
+            // Consensus has stopped, and nobody will ever say who leads: without a pause this would go round and round.
+            tokio::time::sleep(RETRY_PAUSE).await;
+        }
         Ok(())
     }
 
@@ -137,7 +140,7 @@ impl Search {
             biased;
             answer = self.shared.consensus.forward(leader, raft::encode(question).into(), deadline.remaining()) => answer,
             // It may be frozen: whoever leads now is the one to ask, for those who may ask again.
-            _ = status.wait_for(|now| now.leading.is_some() || now.leader.is_some_and(|known| known != leader)) => {
+            Ok(_) = status.wait_for(|now| now.leading.is_some() || now.leader.is_some_and(|known| known != leader)) => {
                 Err(CallError::Lost("another node leads by now".to_owned()))
             }
         };
