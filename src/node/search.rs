@@ -113,7 +113,10 @@ impl Search {
             return Err(Failure::Refused { refusal, detail, retry_after: RETRY_AFTER });
         }
         // Someone else may lead by then, or the same leader may have its quorum back.
-        let _ = tokio::time::timeout(self.pause, self.status.changed()).await;
+        if let Ok(Err(_)) = tokio::time::timeout(self.pause, self.status.changed()).await {
+            // Consensus has stopped, and nobody will ever say who leads: without a pause this would go round and round.
+            tokio::time::sleep(self.pause).await;
+        }
         self.pause = (2 * self.pause).min(RETRY_PAUSE_MAX);
         Ok(())
     }
@@ -149,7 +152,7 @@ impl Search {
             biased;
             answer = self.shared.consensus.forward(leader, raft::encode(question).into(), deadline.remaining()) => answer,
             // It may be frozen: whoever leads now is the one to ask, for those who may ask again.
-            _ = status.wait_for(|now| now.leading.is_some() || now.leader.is_some_and(|known| known != leader)) => {
+            Ok(_) = status.wait_for(|now| now.leading.is_some() || now.leader.is_some_and(|known| known != leader)) => {
                 Err(CallError::Lost("another node leads by now".to_owned()))
             }
         };

@@ -23,7 +23,7 @@ fn is_noticed(bug: Bug, within_seeds: u64, by: &[&str]) {
 
 #[test]
 fn an_append_acknowledged_before_it_is_durable() {
-    is_noticed(Bug::AckBeforeDurable, 20, &["E", "U", "L"]);
+    is_noticed(Bug::AckBeforeDurable, 20, &["E", "U", "L", "a panic", "node"]);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use quorate::limiter::Time;
 use quorate::node::Observer;
 use quorate::state::{Acquire, Applied, Batch, Command, LeaderId, Outcome, Stamp};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -21,11 +21,13 @@ pub(crate) struct Events {
     /// State digests that nodes gave, by applied index.
     pub(crate) digests: BTreeMap<u64, String>,
     pub(crate) answers: Vec<Answer>,
+    /// Requests that are on their way, by id: who asks for which key since when.
+    pub(crate) open: BTreeMap<u128, (u64, String, Duration)>,
     pub(crate) starts: Vec<Start>,
     /// The latest leader that anybody named: its term and the node.
     pub(crate) leader: Option<(u64, u64)>,
     /// Who led in each term, as far as anybody knew.
-    pub(crate) leaders: BTreeMap<(u64, u64), ()>,
+    pub(crate) leaders: BTreeSet<(u64, u64)>,
     /// What each node last said of its state.
     pub(crate) last_digests: BTreeMap<u64, (u64, String)>,
     /// How far each node has applied, and how often it went on from beyond that: only a snapshot does so.
@@ -140,6 +142,9 @@ impl Events {
         };
         self.note(&[1, answer.worker, nanos(answer.asked), answer.answered.map_or(0, nanos)]);
         self.note(&said);
+        if let Said::Granted { id, .. } | Said::Unknown { id } = answer.said {
+            self.open.remove(&id);
+        }
         self.answers.push(answer);
     }
 
@@ -210,7 +215,7 @@ impl Observer for Eyes {
         if events.leader.is_none_or(|(known, _)| known <= term) {
             events.leader = Some((term, node));
         }
-        events.leaders.insert((term, node), ());
+        events.leaders.insert((term, node));
     }
 
     fn stamped(&self, stamp: &Stamp) {

@@ -5,7 +5,7 @@ use crate::faults::{Counts, Faults, LATENCY_MAX};
 use crate::invariants;
 use crate::machine::Machine;
 use crate::network::{Gates, WORKERS, host_name};
-use crate::record::Record;
+use crate::record::{Answer, Record, Said};
 use crate::rng::Rng;
 use crate::workers::{Crew, Phase};
 use quorate::planted::{self, Bug};
@@ -151,22 +151,26 @@ pub(crate) fn run(seed: u64, safety: Duration, bug: Option<Bug>) -> Outcome {
     while served.lock().expect("one thread").len() < 3 && sim.elapsed() < healed + 2 * invariants::heals::WITHIN {
         step(&mut sim);
     }
-    let healed_after = served.lock().expect("one thread").get(2).map(|at| *at - healed);
+    let healed_after = served.lock().expect("one thread").get(2).map(|at| at.saturating_sub(healed));
     phase.set(Phase::QUIET);
     let quiet = sim.elapsed();
     while !record.events().settled() && sim.elapsed() < quiet + 2 * invariants::heals::WITHIN {
         step(&mut sim);
     }
-    let settled_after = record.events().settled().then(|| sim.elapsed() - quiet);
+    let settled_after = record.events().settled().then(|| sim.elapsed().saturating_sub(quiet));
     let simulated = sim.elapsed();
     drop(sim);
     seed_engines(None);
     planted::plant(None);
 
     let mut events = record.events();
+    // Whoever still waits for an answer does not know what became of the request either.
+    for (id, (worker, key, asked)) in std::mem::take(&mut events.open) {
+        events.answers.push(Answer { worker, key, asked, answered: None, said: Said::Unknown { id } });
+    }
     let mut violations = std::mem::take(&mut events.violations);
     violations.extend(PANICS.take());
-    violations.extend(invariants::check(&events, healed_after, settled_after));
+    violations.extend(invariants::check(&events, violations.is_empty(), healed_after, settled_after));
     Outcome {
         seed,
         simulated,

@@ -27,7 +27,6 @@ const KEYS: [&str; 3] = ["a", "b", "c"];
 const LINES: [&str; 1] = ["line"];
 const PLAIN: u64 = 5;
 const IN_LINE: u64 = 3;
-const READERS: u64 = 1;
 /// Attempts of one request, and how long one lasts.
 const ATTEMPTS_MAX: usize = 5;
 
@@ -81,12 +80,13 @@ impl Crew {
     /// All workers, until the run is quiet.
     pub(crate) async fn run(self, mut rng: Rng) -> turmoil::Result {
         let mut tasks = tokio::task::JoinSet::new();
-        for number in 0..PLAIN + IN_LINE + READERS {
+        // The last one reads.
+        for number in 0..=PLAIN + IN_LINE {
             let worker = Worker::new(number, self.clone(), rng.fork());
             tasks.spawn_local(async move {
                 match number {
-                    0..PLAIN => worker.plain().await,
-                    PLAIN..8 => worker.in_line().await,
+                    _ if number < PLAIN => worker.plain().await,
+                    _ if number < PLAIN + IN_LINE => worker.in_line().await,
                     _ => worker.read().await,
                 }
             });
@@ -150,16 +150,20 @@ impl Worker {
 
     async fn plain(mut self) {
         while self.goes_on() {
-            self.plain_once().await;
+            let id = self.next_id();
+            self.plain_once(&id).await;
+            self.crew.record.events().open.remove(&request_id_hash(&id));
             self.think(600).await;
         }
     }
 
-    async fn plain_once(&mut self) {
-        let (key, id) = (self.rng.pick(&KEYS), self.next_id());
-        let acquire = request(key, &id, 6, None);
+    async fn plain_once(&mut self, id: &str) {
+        let key = self.rng.pick(&KEYS);
+        let acquire = request(key, id, 6, None);
         let asked = now();
-        let mut last_send = asked;
+        let open = (self.number, key.to_owned(), asked);
+        self.crew.record.events().open.insert(request_id_hash(id), open);
+        let mut last_send;
         let mut in_doubt = false;
         for _ in 0..ATTEMPTS_MAX {
             let node = self.rng.range(1, 3);
@@ -168,15 +172,14 @@ impl Worker {
             match self.ask(node, &Question::Acquire(acquire.clone()), patience).await {
                 Some(Reply::Verdict(verdict)) => {
                     let from = if planted::is(Bug::RetryRestartsDeadline) { last_send } else { asked };
-                    return self.decided(key, &id, &verdict, (asked, from), in_doubt).await;
+                    return self.decided(key, id, &verdict, (asked, from), in_doubt).await;
                 }
                 Some(Reply::Failure(Failure::Refused { .. })) => {}
                 _ => in_doubt = true,
             }
             self.think(150).await;
         }
-        let _ = last_send;
-        let said = if in_doubt { Said::Unknown { id: request_id_hash(&id) } } else { Said::Refused };
+        let said = if in_doubt { Said::Unknown { id: request_id_hash(id) } } else { Said::Refused };
         self.note(key, asked, (!in_doubt).then(now), said);
     }
 

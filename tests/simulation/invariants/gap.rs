@@ -12,8 +12,11 @@ pub(crate) fn check(events: &Events) -> Vec<String> {
     let mut violations = Vec::new();
     for (key, mut starts) in by_key {
         starts.sort_unstable();
-        for pair in starts.windows(2).filter(|pair| pair[1].0 - pair[0].0 < INTERVAL) {
-            violations.push(format!("G: two starts of {key} are {:?} apart: {pair:?}", pair[1].0 - pair[0].0));
+        for pair in starts.windows(2) {
+            let gap = pair[1].0.saturating_sub(pair[0].0);
+            if gap < INTERVAL {
+                violations.push(format!("G: two starts of {key} are {gap:?} apart: {pair:?}"));
+            }
         }
     }
     violations
