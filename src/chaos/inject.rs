@@ -8,6 +8,7 @@ use super::cluster::{Body, Cluster, Node};
 use super::disk;
 use super::fault::Kind;
 use super::leader::Leaders;
+use super::power::Volume;
 use super::proxy::WORKERS;
 use super::rng::Rng;
 use super::schedule::{Draw, Schedule};
@@ -381,15 +382,15 @@ impl Injector {
         }
         let restored = tokio::task::spawn_blocking(move || {
             for body in &mut bodies {
-                if let Some(volume) = &mut body.volume
-                    && let Err(error) = volume.restore()
-                {
-                    tracing::error!(%error, "the power does not come back");
-                }
+                // A node without its file system must not start: it would find an empty directory.
+                body.volume.as_mut().map_or(Ok(()), Volume::restore)?;
                 back_up(body);
             }
+            Ok::<(), std::io::Error>(())
         });
-        restored.await.ok()?;
+        if let Err(error) = restored.await.ok()? {
+            return Some((ids, format!("the power does not come back: {error}")));
+        }
         (cuts == ids.len()).then(|| {
             let what = format!("power of {} cut", names(&ids));
             (ids, what)

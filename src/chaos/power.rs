@@ -46,9 +46,18 @@ impl Volume {
     }
 
     /// Power is back. Whoever had files open must be gone.
+    ///
+    /// The loop device has to be gone as well before the next one is made: what it had cached did not survive the cut.
     pub(super) fn restore(&mut self) -> io::Result<()> {
         self.unmount()?;
-        self.mount()
+        for _ in 0..500 {
+            let attached = Command::new("losetup").arg("-j").arg(&self.image).stdin(Stdio::null()).output()?;
+            if attached.stdout.is_empty() {
+                return self.mount();
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        Err(io::Error::other("the loop device does not go away"))
     }
 
     fn mount(&mut self) -> io::Result<()> {
