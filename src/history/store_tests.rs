@@ -181,7 +181,7 @@ fn the_files_stay_within_their_bound_and_the_newest_survives() {
     let bounds = Bounds { bytes_max: 16 << 20, ..BOUNDS };
     let mut bench = Bench::open(dir.path(), bounds);
     let mut permit = 0;
-    let mut begun = 0;
+    let (mut begun, mut used) = (0, 0);
     for index in 1..=100 {
         let events = (0..1_000).map(|_| {
             permit += 1;
@@ -190,9 +190,11 @@ fn the_files_stay_within_their_bound_and_the_newest_survives() {
         bench.write(WALL + index, [(index, index, events.collect())]);
         let bytes = bench.tidy(WALL + index);
         assert!(bytes <= bounds.bytes_max, "{bytes}");
+        // Sled writes when it likes: what counts is that the room was used at some time.
+        used = used.max(disk_bytes(dir.path()));
         begun = begun.max(bench.store.row().volumes.len());
     }
-    assert!(disk_bytes(dir.path()) > bounds.bytes_max / 4, "it is used");
+    assert!(used > bounds.bytes_max / 4, "it is used: {used}");
     assert!(begun > 3, "{begun} volumes at most");
     let newest = format!("customer/{:04}", permit * 7_919 % 5_000);
     assert_eq!(bench.permits(&newest, WALL)[0], permit);
