@@ -38,7 +38,12 @@ pub(super) struct Hello {
     client: String,
     /// Where the speaker's log stands.
     footing: Footing,
+    /// Which life of the speaker this is: drawn anew whenever its process starts.
+    life: Life,
 }
+
+/// Of fixed length, so that chance does not change what is sent but for its value.
+type Life = [u8; 8];
 
 impl Hello {
     /// The speaker, and whom it believes to be talking to.
@@ -74,6 +79,7 @@ pub(super) struct Identity {
     writing: Mutex<()>,
     /// Set once a peer has said that this node was wiped.
     disowned: watch::Sender<Option<String>>,
+    life: Life,
     /// Where this node's log stands, once it is open.
     own: OnceLock<Box<dyn Fn() -> Footing + Send + Sync>>,
 }
@@ -90,6 +96,8 @@ struct Peers {
     known: BTreeMap<u64, Known>,
     /// Client address of every peer, as it last said.
     clients: BTreeMap<u64, String>,
+    /// The life in which each peer last greeted.
+    lives: BTreeMap<u64, Life>,
     /// When this process last wrote `known` because of a footing.
     written: Option<Stopwatch>,
 }
@@ -111,6 +119,8 @@ impl Identity {
             None => BTreeMap::new(),
         };
         let peers = Mutex::new(Peers { known, ..Peers::default() });
+        let mut life = Life::default();
+        getrandom::fill(&mut life).map_err(io::Error::other)?;
         let (node, marker, disowned) = (marker.node, Mutex::new(marker), watch::Sender::new(None));
         Ok(Self {
             node,
@@ -121,6 +131,7 @@ impl Identity {
             peers,
             writing: Mutex::new(()),
             disowned,
+            life,
             own: OnceLock::new(),
         })
     }
@@ -193,6 +204,7 @@ impl Identity {
             instance: marker.instance.clone(),
             client: self.client.clone(),
             footing: self.own.get().map(|own| own()).unwrap_or_default(),
+            life: self.life,
         }
     }
 
@@ -260,7 +272,10 @@ impl Identity {
     fn remember(&self, hello: &Hello) -> Result<(), Refused> {
         let mut peers = self.lock();
         match peers.known.get(&hello.node) {
-            Some(known) if known.instance == hello.instance && hello.footing.covers(&known.footing) => {}
+            // A process loses nothing while it lives: a greeting that says less was overtaken on its way.
+            Some(known)
+                if known.instance == hello.instance
+                    && (hello.footing.covers(&known.footing) || peers.lives.get(&hello.node) == Some(&hello.life)) => {}
             Some(known) if known.instance == hello.instance => {
                 return Err(Refused {
                     wiped: true,
@@ -294,6 +309,7 @@ impl Identity {
             }
         }
         peers.clients.insert(hello.node, hello.client.clone());
+        peers.lives.insert(hello.node, hello.life);
         Ok(())
     }
 
@@ -361,6 +377,20 @@ mod tests {
         assert!(error.contains("entry 90 of term 3") && error.contains("old copy"), "{error}");
         assert!(old.disowned().await.contains("old copy"));
         assert!(one.accept(2, &old.answer(&one.hello(2))).is_err(), "and nobody talks to it either");
+    }
+
+    #[test]
+    fn a_greeting_that_was_overtaken_is_none_of_an_old_copy() {
+        let dir = tempfile::tempdir().unwrap();
+        let (one, two) = (identity(dir.path(), 1, "c"), identity(dir.path(), 2, "c"));
+        two.stands_on(|| footing(3, 80));
+        let early = two.hello(1);
+        one.accept(2, &two.answer(&one.hello(2))).unwrap();
+        one.heard(2, footing(3, 90));
+        assert!(matches!(one.answer(&early), Greeting::Welcome(_)), "said by the same process before it got there");
+        let again = identity(dir.path(), 2, "c");
+        again.stands_on(|| footing(3, 80));
+        assert!(matches!(one.answer(&again.hello(1)), Greeting::Refused(_)), "but another process never got there");
     }
 
     #[test]
