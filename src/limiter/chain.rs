@@ -4,10 +4,10 @@
 //! region free: the newest one moves `next` back, one in the middle leaves a hole. The earliest region that fits is taken
 //! first, which is also the earliest slot.
 //!
-//! Under spacing with a start window nobody takes a hole: its slot would lie before one that is already promised. Whoever
-//! holds that one counts on a clock of its own, while cluster time may stand still before the hole is given away (a failover,
-//! a slow clock); the two starts would then come closer by what was lost. In the order of the log slots only grow there, and
-//! lost time is safe.
+//! Under a start window nobody takes a hole: its region would lie before one that is already promised. Whoever holds that one
+//! counts on a clock of its own, while cluster time may stand still before the hole is given away (a failover, a slow clock);
+//! the two starts would then come closer by what was lost. In the order of the log regions only move ahead there, and lost
+//! time moves them apart.
 //!
 //! Invariants
 //! - Holes are in order, do not touch each other, and end before `next`.
@@ -139,7 +139,7 @@ pub(super) fn room_now(next: Time, holes: &[Region], pace: &Pace, now: Time, beg
 
 /// The holes that may be taken at this pace.
 fn usable<'a>(holes: &'a [Region], pace: &Pace) -> &'a [Region] {
-    if pace.between > Span::ZERO { &[] } else { holes }
+    if pace.start_window > Span::ZERO { &[] } else { holes }
 }
 
 fn bound(holes: &mut Vec<Region>) {
@@ -222,13 +222,16 @@ mod tests {
         assert_eq!(holes.len(), 1);
     }
 
-    /// Slots of a limit with a start window only grow: a hole before a promised slot is no place for a later permit.
+    /// Regions of a limit with a start window only move ahead: a hole before a promised one is no place for a later permit.
     #[test]
     fn with_a_start_window_nobody_takes_a_hole() {
-        let windowed = Pace { between: Span(MS), start_window: Span(MS), ..pace() };
         let holes = vec![region(20 * MS, 26 * MS)];
-        assert_eq!(place(Time(60 * MS), &holes, &pace(), (1, Time(0)), None).slot, Time(20 * MS));
-        assert_eq!(place(Time(60 * MS), &holes, &windowed, (1, Time(0)), None).slot, Time(60 * MS));
-        assert_eq!(room(Time(60 * MS), &holes, &windowed, Time(0)), room(Time(60 * MS), &[], &windowed, Time(0)));
+        for between in [Span(MS), Span::ZERO] {
+            let without = Pace { between, ..pace() };
+            let windowed = Pace { start_window: Span(MS), ..without };
+            assert_eq!(place(Time(60 * MS), &holes, &without, (1, Time(0)), None).slot, Time(20 * MS));
+            assert_eq!(place(Time(60 * MS), &holes, &windowed, (1, Time(0)), None).slot, Time(60 * MS));
+            assert_eq!(room(Time(60 * MS), &holes, &windowed, Time(0)), room(Time(60 * MS), &[], &windowed, Time(0)));
+        }
     }
 }

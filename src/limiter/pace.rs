@@ -8,6 +8,8 @@
 //! Why that keeps the promise: of all permits with slots in `[x, x + t]`, let `i` be the first and `j` the last on the axis.
 //! `to_i >= S_i + cost_i * I`, regions do not overlap, and `to_j <= S_j + burst * I`; so the costs add up to at most
 //! `burst + t / I`. The order in which slots were given does not matter.
+//!
+//! For starts it does: see `chain.rs` for what a start window changes.
 
 use super::limit::LimitError;
 use super::ramp::Ramp;

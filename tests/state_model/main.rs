@@ -13,6 +13,7 @@ mod changes;
 mod decisions;
 mod kinds;
 mod ledger;
+mod lost_time;
 mod oracle;
 mod past;
 mod play;

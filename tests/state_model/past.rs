@@ -46,6 +46,7 @@ pub(crate) struct Figures {
     pub(crate) interval: u128,
     /// Between two slots, besides the interval.
     pub(crate) between: u128,
+    pub(crate) start_window: u128,
     pub(crate) burst: Option<u128>,
     pub(crate) max_reserved: u128,
     /// The interval at the beginning and how long it takes to the end.
@@ -68,6 +69,7 @@ impl Figures {
             Limit::Spacing(spacing) => Some(Self {
                 interval: interval(spacing.rate()),
                 between: u128::from(spacing.start_window().0),
+                start_window: u128::from(spacing.start_window().0),
                 burst: None,
                 max_reserved: u128::from(spacing.max_reserved()),
                 ramp: spacing.ramp().map(|ramp| (interval(ramp.from), u128::from(ramp.over.0))),
@@ -75,6 +77,7 @@ impl Figures {
             Limit::Bucket(bucket) => Some(Self {
                 interval: interval(bucket.rate()),
                 between: 0,
+                start_window: u128::from(bucket.start_window().0),
                 burst: Some(u128::from(bucket.burst())),
                 max_reserved: u128::from(bucket.max_reserved()),
                 ramp: bucket.ramp().map(|ramp| (interval(ramp.from), u128::from(ramp.over.0))),
@@ -206,8 +209,8 @@ impl Past {
             let slot = from.max(begin.saturating_sub(early));
             let length = cost * (figures.interval_at(began, slot) + figures.between);
             let to = ns(u128::from(begin.max(slot)) + length);
-            // "Under spacing with a start window nobody takes a hole."
-            if to <= end && (figures.between == 0 || end == u64::MAX) {
+            // "Under a start window nobody takes a hole."
+            if to <= end && (figures.start_window == 0 || end == u64::MAX) {
                 return (slot, begin, to);
             }
         }
