@@ -62,6 +62,8 @@ pub struct Config {
     pub snapshot_every: u64,
     /// Log entries kept behind a snapshot.
     pub log_keep: u64,
+    /// Disk space below which nothing more is taken.
+    pub disk_reserve: u64,
     /// Bound of the wait for requests in flight when the node stops.
     pub drain: Duration,
     /// Whether to remember what happened.
@@ -112,6 +114,7 @@ impl Config {
             body_timeout: reader.duration("body_timeout"),
             snapshot_every: reader.integer("snapshot_every"),
             log_keep: reader.integer("log_keep"),
+            disk_reserve: reader.integer("disk_reserve"),
             drain: reader.duration("drain"),
             history: reader.optional("history", truth).unwrap_or_default(),
             history_bytes_max: reader.integer("history_bytes_max"),

@@ -134,5 +134,9 @@ pub const HISTORY_BYTES_MAX: u64 = 1024 * 1024 * 1024 * 1024;
 pub const HISTORY_AGE_MS_DEFAULT: u64 = 7 * 86_400_000;
 /// How long opening the history may take before it counts as damaged, in milliseconds.
 pub const HISTORY_OPEN_MS_MAX: u64 = 10_000;
+/// Disk space below which a node takes no more entries unless configured otherwise: 64 MiB.
+pub const DISK_RESERVE_BYTES_DEFAULT: u64 = 64 * 1024 * 1024;
+/// Largest such space: 1 TiB.
+pub const DISK_RESERVE_BYTES_MAX: u64 = 1024 * 1024 * 1024 * 1024;
 /// Nodes in one cluster.
 pub const MEMBERS_MAX: usize = 9;

@@ -45,6 +45,10 @@ pub const HISTORY_DROPPED_TOTAL: &str = "quorate_history_dropped_total";
 pub const HISTORY_RESETS_TOTAL: &str = "quorate_history_resets_total";
 /// Size of the files of history.
 pub const HISTORY_BYTES: &str = "quorate_history_bytes";
+/// Free space on the disk of the data directory.
+pub const DISK_FREE_BYTES: &str = "quorate_disk_free_bytes";
+/// Whether this node takes no more because that is too little.
+pub const DISK_FULL: &str = "quorate_disk_full";
 /// Always 1; the labels say what runs.
 pub const BUILD_INFO: &str = "quorate_build_info";
 /// Answers by `route` and `status`.
@@ -98,6 +102,8 @@ pub fn describe() {
     describe_counter!(HISTORY_EVENTS_TOTAL, "Events written to history");
     describe_counter!(HISTORY_DROPPED_TOTAL, "Events that history lost: its queue was full, or it was not to be had");
     describe_counter!(HISTORY_RESETS_TOTAL, "Times that history was moved aside and begun afresh");
+    describe_gauge!(DISK_FREE_BYTES, Unit::Bytes, "Free space on the disk of the data directory");
+    describe_gauge!(DISK_FULL, "1 while this node takes no more because its disk is full");
     describe_gauge!(HISTORY_BYTES, Unit::Bytes, "Size of the files of history");
     describe_gauge!(BUILD_INFO, "Always 1; the labels say what runs");
     describe_counter!(HTTP_REQUESTS_TOTAL, "Answers by route and status");

@@ -54,6 +54,7 @@ impl Cluster {
             request_timeout_ms: 10_000,
             snapshot_every_entries,
             log_keep_entries: snapshot_every_entries / 2,
+            disk_reserve_bytes: 0,
         });
         let mut cluster = Self { options: options.collect(), nodes: Vec::new() };
         for (options, listener) in cluster.options.iter().zip(listeners) {

@@ -54,6 +54,8 @@ pub enum Code {
     NoQuorum,
     /// No leader is known.
     NoLeader,
+    /// The leader's disk has no room.
+    DiskFull,
     /// More work than this node takes on.
     Overloaded,
     /// The node is on its way down.
@@ -81,7 +83,7 @@ pub enum Certainty {
 
 impl Code {
     /// All codes a node writes.
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 28] = [
         Self::Denied,
         Self::BadRequest,
         Self::NoLimit,
@@ -104,6 +106,7 @@ impl Code {
         Self::Internal,
         Self::NoQuorum,
         Self::NoLeader,
+        Self::DiskFull,
         Self::Overloaded,
         Self::ShuttingDown,
         Self::TooManyKeys,
@@ -136,6 +139,7 @@ impl Code {
             Self::Internal => ("internal", 500, "The node failed"),
             Self::NoQuorum => ("no_quorum", 503, "No majority of the cluster answers"),
             Self::NoLeader => ("no_leader", 503, "The cluster has no leader"),
+            Self::DiskFull => ("disk_full", 503, "No room on the leader's disk"),
             Self::Overloaded => ("overloaded", 503, "Too much at once"),
             Self::ShuttingDown => ("shutting_down", 503, "The node is shutting down"),
             Self::TooManyKeys => ("too_many_keys", 503, "No room for another key"),
@@ -262,6 +266,7 @@ mod tests {
             (Code::RequestIdReused, 422),
             (Code::NoQuorum, 503),
             (Code::NoLeader, 503),
+            (Code::DiskFull, 503),
             (Code::Overloaded, 503),
             (Code::ShuttingDown, 503),
             (Code::TooManyKeys, 503),

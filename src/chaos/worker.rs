@@ -320,7 +320,7 @@ async fn outcome_of<T: DeserializeOwned, F: FnOnce(T) -> Outcome>(
     match problem.code {
         Code::Denied => Outcome::Denied(farther_than_us(promise, problem.reason)),
         Code::Expired => Outcome::Expired,
-        Code::NoQuorum | Code::NoLeader | Code::Overloaded | Code::ShuttingDown => {
+        Code::NoQuorum | Code::NoLeader | Code::DiskFull | Code::Overloaded | Code::ShuttingDown => {
             Outcome::NotApplied(problem.code.to_string())
         }
         Code::OutcomeUnknown => Outcome::Unknown(problem.code.to_string()),

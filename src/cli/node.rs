@@ -78,6 +78,7 @@ async fn serve(config: &Config, stop_with_stdin: bool) -> Result<(), Failure> {
         request_timeout_ms: millis(config.request_timeout),
         snapshot_every_entries: config.snapshot_every,
         log_keep_entries: config.log_keep,
+        disk_reserve_bytes: config.disk_reserve,
     };
     let history = history(config);
     let observer = history.clone().map(|history| Arc::new(Remembering(history)) as Arc<dyn Observer>);

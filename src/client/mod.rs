@@ -304,7 +304,9 @@ fn judge<T: DeserializeOwned>(node: &str, reply: Reply) -> Judgement<T> {
     };
     match problem.code {
         Code::Denied => Judgement::Final(Error::Denied(Box::new(problem))),
-        Code::NoQuorum | Code::NoLeader | Code::Overloaded | Code::ShuttingDown => again(false, problem),
+        Code::NoQuorum | Code::NoLeader | Code::DiskFull | Code::Overloaded | Code::ShuttingDown => {
+            again(false, problem)
+        }
         // The whole cluster decided the first: another node says the same. The second is about one node, and asking until it
         // changes its mind would make people wait for nothing.
         Code::TooManyKeys | Code::HistoryUnavailable => Judgement::Final(Error::unavailable(problem)),

@@ -5,8 +5,9 @@
 
 use crate::limiter::Span;
 use crate::limits::{
-    BODY_TIMEOUT_MS, CONNECTIONS_DEFAULT, HEADER_TIMEOUT_MS, HISTORY_AGE_MS_DEFAULT, HISTORY_BYTES_DEFAULT,
-    HISTORY_BYTES_MAX, HISTORY_BYTES_MIN, KEYS_DEFAULT, KEYS_MAX, NODE_ID_MAX, REQUEST_TIMEOUT_MS,
+    BODY_TIMEOUT_MS, CONNECTIONS_DEFAULT, DISK_RESERVE_BYTES_DEFAULT, DISK_RESERVE_BYTES_MAX, HEADER_TIMEOUT_MS,
+    HISTORY_AGE_MS_DEFAULT, HISTORY_BYTES_DEFAULT, HISTORY_BYTES_MAX, HISTORY_BYTES_MIN, KEYS_DEFAULT, KEYS_MAX,
+    NODE_ID_MAX, REQUEST_TIMEOUT_MS,
 };
 
 /// One setting.
@@ -187,6 +188,12 @@ pub const KEYS: &[Key] = &[
         default: Fallback::Integer(50_000),
         kind: Kind::Integer { min: 10, max: 1_000_000_000 },
         help: "Log entries kept behind a snapshot, so that a node that paused catches up without one",
+    },
+    Key {
+        name: "disk_reserve",
+        default: Fallback::Integer(DISK_RESERVE_BYTES_DEFAULT),
+        kind: Kind::Integer { min: 0, max: DISK_RESERVE_BYTES_MAX },
+        help: "Free disk space in bytes, besides that for a snapshot, below which a node takes no more; 0 turns it off",
     },
     Key {
         name: "drain",

@@ -92,7 +92,7 @@ enum OneOrAll {
         ),
         (
             status = 503,
-            description = "`no_quorum`, `no_leader`, `overloaded`, `shutting_down`, `too_many_keys`: not applied.",
+            description = "`no_quorum`, `no_leader`, `disk_full`, `overloaded`, `shutting_down`, `too_many_keys`: not applied.",
             body = Problem,
             content_type = "application/problem+json",
             headers(("Retry-After" = u64, description = "Whole seconds, rounded up"))

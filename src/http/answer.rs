@@ -111,6 +111,7 @@ pub(super) fn failure_problem(failure: Failure) -> Problem {
             let code = match refusal {
                 Refusal::NoQuorum => Code::NoQuorum,
                 Refusal::NoLeader => Code::NoLeader,
+                Refusal::DiskFull => Code::DiskFull,
                 Refusal::Overloaded => Code::Overloaded,
                 Refusal::ShuttingDown => Code::ShuttingDown,
             };
@@ -381,6 +382,7 @@ mod tests {
         for (refusal, code) in [
             (Refusal::NoQuorum, "no_quorum"),
             (Refusal::NoLeader, "no_leader"),
+            (Refusal::DiskFull, "disk_full"),
             (Refusal::Overloaded, "overloaded"),
             (Refusal::ShuttingDown, "shutting_down"),
         ] {

@@ -55,7 +55,7 @@ use tokio::time::timeout;
         ),
         (
             status = 503,
-            description = "`no_quorum`, `no_leader`, `overloaded`, `shutting_down`, `too_many_keys`: not applied.",
+            description = "`no_quorum`, `no_leader`, `disk_full`, `overloaded`, `shutting_down`, `too_many_keys`: not applied.",
             body = Problem,
             content_type = "application/problem+json"
         ),

@@ -35,7 +35,7 @@ use tokio::time::timeout;
         (status = 413, description = "`too_large`: the key", body = Problem, content_type = "application/problem+json"),
         (
             status = 503,
-            description = "`no_quorum`, `no_leader`, `overloaded`, `shutting_down`",
+            description = "`no_quorum`, `no_leader`, `disk_full`, `overloaded`, `shutting_down`",
             body = Problem,
             content_type = "application/problem+json"
         )
@@ -75,7 +75,7 @@ pub(super) async fn key(State(app): State<Arc<App>>, uri: Uri) -> Response {
         (status = 413, description = "`too_large`: the key", body = Problem, content_type = "application/problem+json"),
         (
             status = 503,
-            description = "`no_quorum`, `no_leader`, `overloaded`, `shutting_down`: not applied",
+            description = "`no_quorum`, `no_leader`, `disk_full`, `overloaded`, `shutting_down`: not applied",
             body = Problem,
             content_type = "application/problem+json"
         ),

@@ -26,7 +26,7 @@ use tokio::time::timeout;
         (status = 200, description = "Sorted by name", body = PoliciesResponse),
         (
             status = 503,
-            description = "`no_quorum`, `no_leader`, `overloaded`, `shutting_down`",
+            description = "`no_quorum`, `no_leader`, `disk_full`, `overloaded`, `shutting_down`",
             body = Problem,
             content_type = "application/problem+json"
         )
@@ -61,7 +61,7 @@ pub(super) async fn list(State(app): State<Arc<App>>) -> Response {
         (status = 404, description = "`no_policy`", body = Problem, content_type = "application/problem+json"),
         (
             status = 503,
-            description = "`no_quorum`, `no_leader`, `overloaded`, `shutting_down`",
+            description = "`no_quorum`, `no_leader`, `disk_full`, `overloaded`, `shutting_down`",
             body = Problem,
             content_type = "application/problem+json"
         )
@@ -120,7 +120,7 @@ pub(super) async fn get(State(app): State<Arc<App>>, uri: Uri) -> Response {
         ),
         (
             status = 503,
-            description = "`no_quorum`, `no_leader`, `overloaded`, `shutting_down`: not applied",
+            description = "`no_quorum`, `no_leader`, `disk_full`, `overloaded`, `shutting_down`: not applied",
             body = Problem,
             content_type = "application/problem+json"
         ),
@@ -166,7 +166,7 @@ pub(super) async fn put(State(app): State<Arc<App>>, request: Request) -> Respon
         (status = 412, description = "`revision_mismatch`", body = Problem, content_type = "application/problem+json"),
         (
             status = 503,
-            description = "`no_quorum`, `no_leader`, `overloaded`, `shutting_down`: not applied",
+            description = "`no_quorum`, `no_leader`, `disk_full`, `overloaded`, `shutting_down`: not applied",
             body = Problem,
             content_type = "application/problem+json"
         ),

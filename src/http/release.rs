@@ -31,7 +31,7 @@ use tokio::time::timeout;
         (status = 413, description = "`too_large`: the body or the key", body = Problem, content_type = "application/problem+json"),
         (
             status = 503,
-            description = "`no_quorum`, `no_leader`, `overloaded`, `shutting_down`: not applied",
+            description = "`no_quorum`, `no_leader`, `disk_full`, `overloaded`, `shutting_down`: not applied",
             body = Problem,
             content_type = "application/problem+json"
         ),
@@ -81,7 +81,7 @@ pub(super) async fn release(State(app): State<Arc<App>>, request: Request) -> Re
         (status = 413, description = "`too_large`: the body or the key", body = Problem, content_type = "application/problem+json"),
         (
             status = 503,
-            description = "`no_quorum`, `no_leader`, `overloaded`, `shutting_down`: not applied",
+            description = "`no_quorum`, `no_leader`, `disk_full`, `overloaded`, `shutting_down`: not applied",
             body = Problem,
             content_type = "application/problem+json"
         ),

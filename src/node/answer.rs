@@ -29,7 +29,8 @@ impl Shared {
                 let progress = self.consensus.progress();
                 let role = self.consensus.status().borrow().role.to_owned();
                 let settled = self.consensus.settled();
-                Reply::Report(Report { role, last_log: progress.last_log, applied: progress.applied, settled })
+                let full = self.consensus.is_full();
+                Reply::Report(Report { role, last_log: progress.last_log, applied: progress.applied, settled, full })
             }
         }
     }
@@ -56,6 +57,7 @@ impl Shared {
             (Decided::Verdict(verdict), _) => Reply::Decided(verdict),
             (Decided::NotLeading, _) => Reply::NotLeading,
             (Decided::NoQuorum, _) => Reply::NoQuorum,
+            (Decided::DiskFull, _) => Reply::DiskFull,
             (Decided::Unknown(why), _) => Reply::Unknown(why),
         }
     }

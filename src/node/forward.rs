@@ -61,6 +61,8 @@ pub(super) enum Reply {
     /// Certainly not applied.
     NoQuorum,
     /// Certainly not applied.
+    DiskFull,
+    /// Certainly not applied.
     Overloaded,
     /// May or may not be applied.
     Unknown(String),
@@ -74,4 +76,6 @@ pub(super) struct Report {
     pub(super) applied: Option<u64>,
     /// What of it can never go away.
     pub(super) settled: Footing,
+    /// Whether its disk has no room for more.
+    pub(super) full: bool,
 }

@@ -228,7 +228,9 @@ impl Shared {
         let mut status = self.consensus.status();
         let Some(leading) = status.borrow_and_update().leading else { return true };
         let (progress, voters) = (self.consensus.progress(), self.consensus.membership().voters);
-        let able = |id: &u64| *id != self.me && voters.contains(id) && self.reach.report(*id).is_some();
+        let able = |id: &u64| {
+            *id != self.me && voters.contains(id) && self.reach.report(*id).is_some_and(|report| !report.full)
+        };
         let farthest = progress.matched.iter().filter(|(id, _)| able(id)).max_by_key(|(_, matched)| **matched);
         let Some(to) = to.or(farthest.map(|(id, _)| *id)) else { return false };
         tracing::info!(%leading, to, "handing leadership over");

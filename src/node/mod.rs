@@ -17,6 +17,7 @@ mod options;
 mod proposer;
 mod queue;
 mod reach;
+mod room;
 mod running;
 mod search;
 mod verdict;

@@ -34,6 +34,8 @@ pub struct Options {
     pub snapshot_every_entries: u64,
     /// Log entries kept behind a snapshot for followers that paused.
     pub log_keep_entries: u64,
+    /// Disk space below which nothing more is taken; zero turns that off.
+    pub disk_reserve_bytes: u64,
 }
 
 impl Options {
@@ -50,6 +52,7 @@ impl Options {
             election_ms_max: self.election_ms_max,
             snapshot_every_entries: self.snapshot_every_entries,
             log_keep_entries: self.log_keep_entries,
+            disk_reserve_bytes: self.disk_reserve_bytes,
         }
     }
 

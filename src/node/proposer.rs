@@ -136,6 +136,12 @@ impl Shared {
                 () = tokio::time::sleep_until(next_tick.instant()), if leads && !held => {}
             }
             let batch = self.take(&mut gathered);
+            if self.consensus.is_full() {
+                // Time stands still in an idle cluster that is full: lost time is safe.
+                next_tick = Deadline::after(TICK);
+                self.answer_all(batch.into_iter(), || Decided::DiskFull);
+                continue;
+            }
             // Leadership may have changed while this waited: the stamp is made under what holds now.
             self.follow(&mut status);
             next_tick = Deadline::after(if self.consensus.has_backlog() { TICK_BUSY } else { TICK });

@@ -23,6 +23,8 @@ pub(super) enum Decided {
     NotLeading,
     /// Certainly not applied: no majority has confirmed this leader of late.
     NoQuorum,
+    /// Certainly not applied: this leader's disk is full.
+    DiskFull,
     /// May or may not be applied.
     Unknown(String),
 }

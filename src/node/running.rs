@@ -5,6 +5,7 @@ use super::handle::{Handle, Shared};
 use super::options::Options;
 use super::proposer::Proposer;
 use super::reach::Reach;
+use super::room;
 use super::waitroom::Waitroom;
 use crate::clock::SystemClocks;
 use crate::metric_names;
@@ -63,6 +64,7 @@ pub async fn start_in(options: &Options, surroundings: Surroundings) -> Result<N
     });
     // Questions that arrived before this were answered "not leading", which was true.
     let _ = desk.shared.set(Arc::downgrade(&shared));
+    tokio::spawn(room::make_way(Arc::downgrade(&shared)));
     tokio::spawn(follow_leader(Arc::downgrade(&shared), shared.consensus.status(), observer));
     Ok(Node { shared })
 }

@@ -73,6 +73,8 @@ pub enum Refusal {
     NoQuorum,
     /// No leader is known.
     NoLeader,
+    /// The leader's disk is full, and nobody with room took over.
+    DiskFull,
     /// The queue in front of the proposer is full, or the room where requests wait.
     Overloaded,
     /// The node is on its way down.

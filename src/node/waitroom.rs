@@ -332,12 +332,13 @@ impl Waitroom {
                 }
                 // Whoever is sent away comes back at once, and thousands who do so keep a leader from getting its majority back:
                 // the line waits for that instead.
-                Some(Decided::NoQuorum) if last_word.elapsed() < MAJORITY_WAIT => {
+                Some(Decided::NoQuorum | Decided::DiskFull) if last_word.elapsed() < MAJORITY_WAIT => {
                     self.try_later(&name, &tried, MAJORITY_PAUSE)
                 }
                 None => self.try_later(&name, &tried, QUEUE_FULL_PAUSE),
                 Some(Decided::NotLeading) => self.send_away(&name, &Reply::NotLeading),
                 Some(Decided::NoQuorum) => self.send_away(&name, &Reply::NoQuorum),
+                Some(Decided::DiskFull) => self.send_away(&name, &Reply::DiskFull),
                 Some(Decided::Unknown(why)) => {
                     let reply = Reply::Unknown(why);
                     for head in &tried {

@@ -219,6 +219,10 @@ impl WireAppend {
         }
     }
 
+    pub(super) const fn has_entries(&self) -> bool {
+        !self.entries.is_empty()
+    }
+
     pub(super) fn into_engine(self) -> AppendEntriesRequest<TypeConfig> {
         AppendEntriesRequest {
             vote: self.vote.into(),

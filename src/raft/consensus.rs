@@ -8,6 +8,7 @@ use super::log_store::LogStore;
 use super::marker::{Marker, MarkerError};
 use super::membership::finish_changes;
 use super::network::Network;
+use super::room::Room;
 use super::server::{Forwarded, Server};
 use super::state_store::{Observer, StateStore};
 use super::transport::Transport;
@@ -65,6 +66,8 @@ pub struct Settings {
     /// Entries kept behind a snapshot, and how far a follower may be behind before it gets a snapshot instead of entries:
     /// some ten seconds of peak load, so that a follower that paused catches up from the log.
     pub log_keep_entries: u64,
+    /// Disk space below which nothing more is taken; zero to try until a write fails.
+    pub disk_reserve_bytes: u64,
 }
 
 /// What a node is surrounded by: all that is not itself.
@@ -161,6 +164,7 @@ pub struct Consensus {
     state: StateStore,
     network: Network,
     identity: Arc<Identity>,
+    room: Room,
     status: watch::Receiver<Status>,
     tasks: Vec<JoinHandle<()>>,
 }
@@ -203,15 +207,23 @@ impl Consensus {
         let raft = Raft::new(settings.id, config, network.clone(), log.clone(), state.clone())
             .await
             .map_err(|fatal| StartError::Engine(fatal.to_string()))?;
-        let server = Server { identity: Arc::clone(&identity), raft: raft.clone(), state: state.clone(), forwarded };
+        let room = Room::new(disk, &settings.data, settings.disk_reserve_bytes);
+        let server = Server {
+            identity: Arc::clone(&identity),
+            raft: raft.clone(),
+            state: state.clone(),
+            room: room.clone(),
+            forwarded,
+        };
         let (sender, status) = watch::channel(Status::default());
         let tasks = vec![
             tokio::spawn(Arc::new(server).run(Arc::clone(transport))),
             tokio::spawn(follow_status(raft.clone(), sender)),
-            tokio::spawn(take_snapshots(raft.clone(), settings.snapshot_every_entries)),
+            tokio::spawn(take_snapshots(raft.clone(), (state.clone(), room.clone()), settings.snapshot_every_entries)),
+            tokio::spawn(room.clone().watch(state.clone())),
             tokio::spawn(finish_changes(raft.clone())),
         ];
-        let mut consensus = Self { raft, log, state, network, identity: Arc::clone(&identity), status, tasks };
+        let mut consensus = Self { raft, log, state, network, identity: Arc::clone(&identity), room, status, tasks };
         consensus.form(settings).await?;
         if consensus.log.is_empty() {
             // One that joins later gets its log from the leader.
@@ -271,6 +283,11 @@ impl Consensus {
     /// Client address of a node, once it is known.
     pub fn client_of(&self, node: u64) -> Option<String> {
         self.identity.client_of(node)
+    }
+
+    /// Whether this node's disk has no room for more entries.
+    pub fn is_full(&self) -> bool {
+        self.room.is_full()
     }
 
     /// Where this node stands for good: what of its vote and its log can never go away.
@@ -519,8 +536,8 @@ async fn remember_formed(raft: Raft<TypeConfig, StateStore>, identity: Arc<Ident
     }
 }
 
-/// Triggers a snapshot whenever enough has been applied since the last one.
-async fn take_snapshots(raft: Raft<TypeConfig, StateStore>, every_entries: u64) {
+/// Triggers a snapshot whenever enough has been applied since the last one and there is room for it.
+async fn take_snapshots(raft: Raft<TypeConfig, StateStore>, (state, room): (StateStore, Room), every_entries: u64) {
     let mut triggered_at = 0;
     loop {
         tokio::time::sleep(SNAPSHOT_CHECK).await;
@@ -529,7 +546,7 @@ async fn take_snapshots(raft: Raft<TypeConfig, StateStore>, every_entries: u64) 
             let metrics = metrics.borrow_watched();
             (metrics.last_applied.map_or(0, |id| id.index), metrics.snapshot.map_or(0, |id| id.index))
         };
-        if applied >= snapshot.max(triggered_at) + every_entries {
+        if applied >= snapshot.max(triggered_at) + every_entries && room.fits(state.snapshot_bytes()) {
             triggered_at = applied;
             if raft.trigger().snapshot().await.is_err() {
                 return;

@@ -34,6 +34,8 @@ pub(super) trait Medium: Debug + Send + Sync {
     fn remove(&self, path: &Path) -> io::Result<()>;
     /// Makes the names in a directory durable.
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
+    /// What a process like this one may still write.
+    fn free_bytes(&self, dir: &Path) -> io::Result<u64>;
 }
 
 /// A file that is open.
@@ -124,6 +126,11 @@ impl Medium for System {
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         File::open(dir)?.sync_all()
+    }
+
+    fn free_bytes(&self, dir: &Path) -> io::Result<u64> {
+        let statistics = rustix::fs::statvfs(dir)?;
+        Ok(statistics.f_bavail.saturating_mul(statistics.f_frsize))
     }
 }
 

@@ -36,6 +36,8 @@ struct Platter {
     files: BTreeMap<PathBuf, Inode>,
     durable: BTreeMap<PathBuf, Inode>,
     syncs: u64,
+    /// What may still be written, as it says; nothing is refused.
+    free_bytes: u64,
 }
 
 type Inode = Arc<Mutex<Contents>>;
@@ -76,12 +78,18 @@ impl MemoryDisk {
             files: BTreeMap::new(),
             durable: BTreeMap::new(),
             syncs: 0,
+            free_bytes: u64::MAX,
         })))
     }
 
     /// From now on a sync takes up to this long.
     pub fn set_sync_max(&self, most: Duration) {
         self.lock().sync_us_max = u64::try_from(most.as_micros()).unwrap_or(u64::MAX);
+    }
+
+    /// From now on it says that so much may still be written. Nothing is refused: what a node writes into its reserve fits.
+    pub fn set_free(&self, bytes: u64) {
+        self.lock().free_bytes = bytes;
     }
 
     /// The node is gone, and with it a random part of what was not synced, from the end. What is left of that after a mere
@@ -324,6 +332,10 @@ impl Medium for MemoryDisk {
         }
         tokio::spawn(sync_again_and_again(self.clone(), life, wake));
         Ok(Box::new(log))
+    }
+
+    fn free_bytes(&self, _dir: &Path) -> io::Result<u64> {
+        Ok(self.lock().free_bytes)
     }
 
     fn create_dir_all(&self, _dir: &Path) -> io::Result<()> {

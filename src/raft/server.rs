@@ -5,6 +5,7 @@ use super::codec::{WireTransfer, WireVote, WireVoteRequest, WireVoteResponse};
 use super::frame::{self, Frame, Kind};
 use super::identity::{Greeting, Hello, Identity};
 use super::link::HELLO_BYTES_MAX;
+use super::room::Room;
 use super::snapshot_file::SnapshotFile;
 use super::state_store::StateStore;
 use super::transport::{Connection, Transport};
@@ -41,6 +42,7 @@ pub(super) struct Server {
     pub(super) identity: Arc<Identity>,
     pub(super) raft: Raft<TypeConfig, StateStore>,
     pub(super) state: StateStore,
+    pub(super) room: Room,
     pub(super) forwarded: Arc<dyn Forwarded>,
 }
 
@@ -168,6 +170,12 @@ impl Session {
     /// Hands an append to the engine without waiting for the disk: many may be on their way, and answers keep their order.
     async fn append(&mut self, frame: Frame) -> io::Result<()> {
         let append: WireAppend = codec::decode(&frame.body)?;
+        if append.has_entries() && self.server.room.is_full() {
+            // Heartbeats still get through: the leader stays who it is, and tries again until there is room.
+            self.pipeline = None;
+            respond(&self.outgoing, frame.number, Err(io::ErrorKind::StorageFull.into())).await;
+            return Ok(());
+        }
         if self.pipeline.as_ref().is_none_or(|pipeline| pipeline.stream != append.stream) {
             self.pipeline = Some(self.new_pipeline(append.stream));
         }
@@ -211,6 +219,9 @@ impl Session {
                 let head: WireSnapshotHead = codec::decode(&frame.body)?;
                 if head.file_bytes > SNAPSHOT_BYTES_MAX {
                     return Err(io::Error::other(format!("a snapshot of {} bytes is too large", head.file_bytes)));
+                }
+                if !self.server.room.fits(head.file_bytes) {
+                    return Err(io::ErrorKind::StorageFull.into());
                 }
                 self.incoming = Some(Incoming {
                     vote: head.vote,

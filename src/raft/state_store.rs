@@ -53,6 +53,10 @@ pub(super) struct Replica {
     membership: StoredMembership,
 }
 
+/// What a key and a remembered request id take in a snapshot at most, but for windows and long lines of reservations.
+const KEY_BYTES: u64 = 256;
+const REQUEST_ID_BYTES: u64 = 128;
+
 impl StateStore {
     /// Loads the current snapshot, if there is one. A damaged one is an error, and so is a gap between it and the log: what is
     /// missing would be permits forgotten.
@@ -112,6 +116,14 @@ impl StateStore {
                 observer.membership(index, self.read().machine.now(), voters, learners);
             }
         }
+    }
+
+    /// About what the next snapshot takes on disk, or more.
+    pub(super) fn snapshot_bytes(&self) -> u64 {
+        let last = self.snapshots.current().ok().flatten().and_then(|current| current.bytes().ok()).unwrap_or(0);
+        let replica = self.read();
+        let keys = KEY_BYTES * replica.machine.keys() as u64;
+        (keys + REQUEST_ID_BYTES * replica.machine.request_ids() as u64).max(2 * last)
     }
 
     /// The entry as if it had been stamped here and now: for a planted bug.

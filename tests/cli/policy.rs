@@ -106,7 +106,7 @@ fn exit_codes_tell_unavailable_from_unknown() {
     for (act, read, write) in [(problem(503, "no_leader"), 4, 4), (Act::HangUp, 4, 5)] {
         let fake = Fake::new(vec![act]);
         let code = |arguments: &[&str]| {
-            run(quorate(&["policy"]).args(arguments).args(["--timeout", "200ms", "--nodes", &fake.url])).code
+            run(quorate(&["policy"]).args(arguments).args(["--timeout", "700ms", "--nodes", &fake.url])).code
         };
         assert_eq!((code(&["get"]), code(&["get", "a"]), code(&["apply", &file])), (read, read, read));
         assert_eq!((code(&["rm", "a"]), code(&["set", "a", "--match", "a", "--limit", "1/s"])), (write, write));

@@ -21,6 +21,7 @@ pub(crate) async fn one_node(data: &Path, advertise: &str) -> Node {
         request_timeout_ms: 10_000,
         snapshot_every_entries: 100_000,
         log_keep_entries: 1_000,
+        disk_reserve_bytes: 0,
     };
     start(&options, peers, None).await.unwrap()
 }

@@ -44,6 +44,7 @@ impl Server {
             request_timeout_ms: 10_000,
             snapshot_every_entries: 100_000,
             log_keep_entries: 1_000,
+            disk_reserve_bytes: 0,
         };
         let node = start(&options, peers, None).await.expect("a node");
         let (stop, stopped) = oneshot::channel::<()>();

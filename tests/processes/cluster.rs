@@ -3,6 +3,7 @@
 use serde_json::Value;
 use std::fs::File;
 use std::net::TcpListener;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -231,6 +232,8 @@ impl Node {
         let log = File::options().create(true).append(true).open(&self.log).expect("a log file");
         let mut line = self.wrapper.iter().map(String::as_str).chain([QUORATE]);
         let child = Command::new(line.next().expect("a program"))
+            // A wrapper's node would survive it.
+            .process_group(0)
             .args(line)
             .args(&self.args)
             .envs(self.envs.iter().map(|(name, value)| (name, value)))
@@ -244,9 +247,7 @@ impl Node {
 
     /// kill -9.
     pub(crate) fn kill(&mut self) {
-        let mut child = self.child.take().expect("a running node");
-        child.kill().expect("kill");
-        child.wait().expect("wait");
+        kill_group(&mut self.child.take().expect("a running node"));
     }
 
     /// Sends a signal by name.
@@ -293,10 +294,19 @@ impl Node {
 impl Drop for Node {
     fn drop(&mut self) {
         if let Some(mut child) = self.child.take() {
-            let _ = child.kill();
-            let _ = child.wait();
+            kill_group(&mut child);
         }
     }
+}
+
+/// kill -9 of a process that leads a group, and of those in it.
+fn kill_group(child: &mut Child) {
+    // Its id is its own until it has been waited for.
+    let group = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw);
+    if let Some(group) = group {
+        let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+    }
+    let _ = child.wait();
 }
 
 fn read_tail(path: &Path) -> String {

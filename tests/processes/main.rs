@@ -8,6 +8,7 @@ mod cluster;
 mod damage;
 mod disk;
 mod flood;
+mod full;
 mod hostile;
 mod kills;
 mod members;

@@ -38,11 +38,12 @@ pub(crate) enum Fault {
     StallProposer,
     StallAnswers,
     SlowDisk,
+    FullDisk,
     Usurp,
 }
 
 impl Fault {
-    pub(crate) const ALL: [Self; 20] = [
+    pub(crate) const ALL: [Self; 21] = [
         Self::CrashLeader,
         Self::CrashAny,
         Self::CrashTwo,
@@ -62,6 +63,7 @@ impl Fault {
         Self::StallProposer,
         Self::StallAnswers,
         Self::SlowDisk,
+        Self::FullDisk,
         Self::Usurp,
     ];
 
@@ -90,6 +92,7 @@ enum End {
     Thaw(u64),
     Unstall(Place, u64),
     FastDisk(u64),
+    Room(u64),
     PowerCutAll,
     /// The second half of a usurpation: whoever leads now is cut off, so that the first leader may lead again.
     Restore,
@@ -272,6 +275,11 @@ impl Faults {
                 self.machine(any).disk.set_sync_max(most);
                 self.after(sim, long, End::FastDisk(any));
             }
+            Fault::FullDisk => {
+                let node = if self.rng.percent(50) { leader.unwrap_or(any) } else { any };
+                self.machine(node).disk.set_free(0);
+                self.after(sim, long, End::Room(node));
+            }
             Fault::Usurp => {
                 let Some(leader) = leader else { return false };
                 self.stall(sim, Place::Stamped, leader, Duration::from_millis(3_500));
@@ -313,6 +321,7 @@ impl Faults {
                 }
             }
             End::FastDisk(node) => self.machine(node).disk.set_sync_max(Duration::from_millis(2)),
+            End::Room(node) => self.machine(node).disk.set_free(u64::MAX),
             End::Restore => {
                 if let Some(leader) = self.leader() {
                     self.isolate(sim, leader, Duration::from_millis(1_500));

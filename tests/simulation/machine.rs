@@ -5,6 +5,7 @@ use crate::network::{DOOR_PORT, Gates, PEER_PORT, Peers, host_name};
 use crate::record::{Eyes, Record};
 use crate::workers::Phase;
 use quorate::limiter::Key;
+use quorate::limits::DISK_RESERVE_BYTES_DEFAULT;
 use quorate::node::{Failure, Handle, Look, Options, Surroundings, Verdict, start_in};
 use quorate::raft::{Connection, Disk, MemoryDisk};
 use quorate::state::{Acquire, Command};
@@ -64,6 +65,7 @@ impl Machine {
             request_timeout_ms: 2_000,
             snapshot_every_entries: 25,
             log_keep_entries: 5,
+            disk_reserve_bytes: DISK_RESERVE_BYTES_DEFAULT,
         }
     }
 
