@@ -54,7 +54,7 @@ pub enum Code {
     NoQuorum,
     /// No leader is known.
     NoLeader,
-    /// The leader's disk has no room.
+    /// The leader's disk has no room, or those of most nodes.
     DiskFull,
     /// More work than this node takes on.
     Overloaded,
@@ -139,7 +139,7 @@ impl Code {
             Self::Internal => ("internal", 500, "The node failed"),
             Self::NoQuorum => ("no_quorum", 503, "No majority of the cluster answers"),
             Self::NoLeader => ("no_leader", 503, "The cluster has no leader"),
-            Self::DiskFull => ("disk_full", 503, "No room on the leader's disk"),
+            Self::DiskFull => ("disk_full", 503, "No room on the disks of the cluster"),
             Self::Overloaded => ("overloaded", 503, "Too much at once"),
             Self::ShuttingDown => ("shutting_down", 503, "The node is shutting down"),
             Self::TooManyKeys => ("too_many_keys", 503, "No room for another key"),

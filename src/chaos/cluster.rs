@@ -6,6 +6,7 @@
 //! - No node outlives the run: each reads its stdin, a pipe that only the run holds.
 
 use super::clocks::ClockFace;
+use super::ports::free_port;
 use super::power::Volume;
 use super::proxy::{self, Roads, Side};
 use super::ticks::now_ns;
@@ -13,11 +14,10 @@ use crate::api::ClusterResponse;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::File;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
@@ -230,17 +230,5 @@ impl Body {
 impl Drop for Body {
     fn drop(&mut self) {
         self.kill();
-    }
-}
-
-/// A port below the range that outgoing connections draw from, so that a killed node finds its own free again.
-fn free_port() -> u16 {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    let start = u16::try_from(std::process::id() % 8_000).unwrap_or(0);
-    loop {
-        let port = 12_000 + (start + NEXT.fetch_add(1, Ordering::Relaxed)) % 8_000;
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
-        }
     }
 }

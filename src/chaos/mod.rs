@@ -24,6 +24,7 @@ mod leader;
 mod load;
 pub mod model;
 mod operations;
+mod ports;
 mod power;
 mod progress;
 mod proxy;
@@ -38,6 +39,7 @@ pub mod worker;
 
 pub use fault::Kind;
 pub use judge::{Finding, Starts};
+pub use ports::free_port;
 pub use progress::Progress;
 pub use report::{Bar, Load, Report, Second, Spread};
 pub use run::{Plan, run};

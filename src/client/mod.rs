@@ -217,6 +217,12 @@ impl Client {
                 sends += u32::from(sent);
                 match judge(&node, reply) {
                     Judgement::Settled(answer) => return Ok(Settled { answer, sends, doubt }),
+                    // The change that is under way may be this very one.
+                    Judgement::Final(Error::Refused(problem))
+                        if doubt.is_some() && problem.code == Code::MembershipConflict =>
+                    {
+                        last = Again { problem: Some(problem.clone()), ..Again::new(problem.detail) };
+                    }
                     Judgement::Final(error) => return Err(Unsettled { error, doubt }),
                     Judgement::Again(again) => {
                         if again.in_doubt {

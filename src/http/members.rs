@@ -86,7 +86,8 @@ pub(super) async fn add(State(app): State<Arc<App>>, request: Request) -> Respon
 )]
 pub(super) async fn remove(State(app): State<Arc<App>>, uri: Uri) -> Response {
     let text = uri.path().strip_prefix("/cluster/nodes/").unwrap_or_default();
-    let Some(id) = text.parse().ok().filter(|id| (1..=NODE_ID_MAX).contains(id)) else {
+    let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+    let Some(id) = text.parse().ok().filter(|id| digits && (1..=NODE_ID_MAX).contains(id)) else {
         return respond::problem(&ask::bad_request(format!(
             "{} is no id of a node: 1 to {NODE_ID_MAX}",
             respond::shortened(text)

@@ -6,7 +6,6 @@ use super::queue::Decided;
 use super::verdict::{Look, Rules};
 use crate::clock::Deadline;
 use crate::limiter::{Key, Time};
-use crate::raft::ReadRefused;
 use crate::state::{Command, Outcome, Withdraw};
 use std::time::Duration;
 
@@ -39,26 +38,36 @@ impl Shared {
         // Those who stand in line came first: what is free is theirs. Only a retry of what was granted before passes them.
         let behind = match &mut command {
             Command::Acquire(acquire) if self.waitroom.is_blocked(&acquire.first.key) && acquire.more.is_empty() => {
+                let asked = acquire.clone();
                 acquire.replay_only = true;
-                Some(acquire.first.key.clone())
+                Some(asked)
             }
             _ => None,
         };
+        match (self.put(command, queued_until, deadline).await, behind) {
+            (Reply::Decided(verdict), Some(asked)) if verdict.outcome == Outcome::Skipped => {
+                match self.waitroom.refusal_of(&asked.first.key) {
+                    Some(refusal) => Reply::Decided(refusal),
+                    // The line has gone meanwhile.
+                    None => self.put(Command::Acquire(asked), queued_until, deadline).await,
+                }
+            }
+            (reply, _) => reply,
+        }
+    }
+
+    async fn put(&self, command: Command, queued_until: Deadline, deadline: Deadline) -> Reply {
         let frees = Frees::of(&command);
         let Some(waiting) = self.proposer.submit(command) else { return Reply::Overloaded };
-        let decided = waiting.until(queued_until, deadline).await;
-        if let Decided::Verdict(verdict) = &decided {
-            self.stir(&frees, &verdict.outcome);
-        }
-        match (decided, behind) {
-            (Decided::Verdict(verdict), Some(key)) if verdict.outcome == Outcome::Skipped => {
-                Reply::Decided(self.waitroom.refusal_of(&key))
+        match waiting.until(queued_until, deadline).await {
+            Decided::Verdict(verdict) => {
+                self.stir(&frees, &verdict.outcome);
+                Reply::Decided(verdict)
             }
-            (Decided::Verdict(verdict), _) => Reply::Decided(verdict),
-            (Decided::NotLeading, _) => Reply::NotLeading,
-            (Decided::NoQuorum, _) => Reply::NoQuorum,
-            (Decided::DiskFull, _) => Reply::DiskFull,
-            (Decided::Unknown(why), _) => Reply::Unknown(why),
+            Decided::NotLeading => Reply::NotLeading,
+            Decided::NoQuorum => Reply::NoQuorum,
+            Decided::DiskFull => Reply::DiskFull,
+            Decided::Unknown(why) => Reply::Unknown(why),
         }
     }
 
@@ -85,7 +94,7 @@ impl Shared {
     }
 
     async fn look_here(&self, key: &Key, waiter: Option<u128>, deadline: Deadline) -> Reply {
-        if let Err(refused) = self.confirmed(deadline).await {
+        if let Err(refused) = self.proposer.confirmed(deadline).await {
             return refused;
         }
         // Without a timeline of its own (leadership was just lost) the state's own time is a lower bound all the same.
@@ -95,20 +104,11 @@ impl Shared {
     }
 
     async fn rules_here(&self, name: Option<&str>, deadline: Deadline) -> Reply {
-        if let Err(refused) = self.confirmed(deadline).await {
+        if let Err(refused) = self.proposer.confirmed(deadline).await {
             return refused;
         }
         let (stored, revision) = self.consensus.policies(name);
         Reply::Rules(Rules { stored, revision })
-    }
-
-    /// Waits until a majority has confirmed that this node leads.
-    async fn confirmed(&self, deadline: Deadline) -> Result<(), Reply> {
-        match tokio::time::timeout_at(deadline.instant(), self.consensus.read_index()).await {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(ReadRefused::NotLeading)) => Err(Reply::NotLeading),
-            Ok(Err(ReadRefused::NoQuorum)) | Err(_) => Err(Reply::NoQuorum),
-        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::forward::Reply;
 use super::held::{Held, Leaving};
-use super::membership::{Change, Changed};
+use super::membership::{Change, Changed, Obstacle};
 use super::proposer::Proposer;
 use super::reach::Reach;
 use super::search::{Attempt, Search, Task};
@@ -39,6 +39,8 @@ pub(super) struct Shared {
     pub(super) waitroom: Arc<Waitroom>,
     pub(super) reach: Arc<Reach>,
     pub(super) request_timeout: Duration,
+    /// Held while members are being changed.
+    pub(super) changing: tokio::sync::Mutex<()>,
     /// Set when the node begins to go down: it still serves, but should not get new traffic.
     pub(super) draining: watch::Sender<bool>,
     /// Set when it does not serve any more.
@@ -109,8 +111,23 @@ impl Handle {
         let deadline = Deadline::after(Duration::from_millis(MEMBERSHIP_TIMEOUT_MS));
         let mut search = Search::new(&self.shared);
         let mut doubt = None;
+        let leader = || self.shared.consensus.status().borrow().leader;
+        // Who was asked to hand over, and may have.
+        let mut asked = None;
         loop {
+            if let (Change::Transfer { to }, Some(asked), Some(leader)) = (change, asked, leader())
+                && asked != leader
+                && to.is_none_or(|to| to == leader)
+            {
+                // To ask again would hand it on to a third.
+                return Ok(Changed::Leads { leader, term: self.shared.consensus.status().borrow().term });
+            }
+            let before = leader();
             match search.attempt(&Task::Change(change), deadline).await {
+                // It may be the first attempt that is under way.
+                Attempt::Done(Reply::Changed(Changed::Refused(Obstacle::Conflict, detail))) if doubt.is_some() => {
+                    search.failed(Refusal::NoLeader, detail);
+                }
                 Attempt::Done(Reply::Changed(changed)) => return Ok(changed),
                 Attempt::Done(_) => return Err(another_question()),
                 Attempt::GiveUp(refusal, detail) => search.give_up(refusal, detail),
@@ -118,6 +135,7 @@ impl Handle {
                 Attempt::Again(refusal, detail) => search.failed(refusal, detail),
                 Attempt::Unknown(detail) => {
                     search.renew(Duration::from_millis(LEADER_WAIT_MS));
+                    asked = asked.or(before);
                     doubt = Some(detail);
                 }
             }

@@ -10,7 +10,7 @@ use super::search::{Attempt, Search, Task};
 use super::verdict::{Failure, Refusal, Verdict};
 use crate::clock::{Deadline, Stopwatch};
 use crate::limiter::Span;
-use crate::limits::LEADER_WAIT_IN_LINE_MS;
+use crate::limits::{LEADER_WAIT_IN_LINE_MS, LEADER_WAIT_MS};
 use crate::metric_names;
 use crate::state::{Acquire, Outcome, Withdraw};
 use std::time::Duration;
@@ -19,6 +19,7 @@ use tokio::time::sleep;
 /// One question to the leader lasts no longer than this; then it is asked again under the same id.
 const ASKED_MAX: Duration = Duration::from_secs(3_600);
 const LEADER_PATIENCE: Duration = Duration::from_millis(LEADER_WAIT_IN_LINE_MS);
+const LEADER_WAIT: Duration = Duration::from_millis(LEADER_WAIT_MS);
 /// Whoever was with a leader for longer than this stood in its line.
 const IN_LINE_FOR: Duration = Duration::from_millis(100);
 /// How long to try to give back what nobody waits for any more. Past it the slot is wasted, which is the safe side.
@@ -84,13 +85,16 @@ async fn in_line(
 ) -> Result<(Verdict, Option<String>), Failure> {
     let mut doubt = None;
     let mut search = Search::new(&handle.shared);
-    search.renew(LEADER_PATIENCE);
+    // Nobody waits for a leader much longer than for a permit.
+    let patience = || until.map_or(LEADER_PATIENCE, |until| until.remaining().clamp(LEADER_WAIT, LEADER_PATIENCE));
+    search.renew(patience());
     let since = Stopwatch::start();
+    // Whatever leaders say, nobody waits longer for an answer than a request takes that does not wait at all.
+    let given_up = until.map(|until| Deadline::after(until.remaining() + handle.shared.request_timeout));
     loop {
         let asked = Stopwatch::start();
-        let deadline = until.map_or(Deadline::after(ASKED_MAX), |until| {
-            Deadline::after(until.remaining().min(ASKED_MAX) + handle.shared.request_timeout)
-        });
+        let asked_max = Deadline::after(ASKED_MAX);
+        let deadline = given_up.map_or(asked_max, |given_up| given_up.min(asked_max));
         match search.attempt(&Task::Wait(acquire, since, until), deadline).await {
             Attempt::Done(Reply::Decided(verdict)) => {
                 return Ok((verdict, doubt));
@@ -100,14 +104,14 @@ async fn in_line(
                 doubt = Some(detail.clone());
                 search.failed(Refusal::NoLeader, detail);
                 // There was a leader, and it had the request: the search for the next one begins now.
-                search.renew(LEADER_PATIENCE);
+                search.renew(patience());
             }
             Attempt::GiveUp(refusal, detail) => search.give_up(refusal, detail),
             Attempt::Again(refusal, detail) => {
                 // The same for one that had it in line for a while and sent it away because it does not lead any more. One that
                 // has no majority all the time says something else.
                 if refusal == Refusal::NoLeader && asked.elapsed() > IN_LINE_FOR {
-                    search.renew(LEADER_PATIENCE);
+                    search.renew(patience());
                 }
                 search.failed(refusal, detail);
             }

@@ -5,7 +5,7 @@
 use super::forward::{Question, Reply};
 use super::handle::Shared;
 use crate::clock::Deadline;
-use crate::raft::{self, ChangeError};
+use crate::raft::{self, ChangeError, Membership};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -17,6 +17,8 @@ const ANSWER: Duration = Duration::from_millis(500);
 const CAUGHT_UP_ENTRIES: u64 = 128;
 /// How often the leader looks how far a learner is.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// For an earlier change to be over.
+const SETTLES: Duration = Duration::from_secs(4);
 /// The longest wait for a learner, within the time of the request.
 const CATCH_UP: Duration = Duration::from_secs(5);
 /// For the next leader to take over.
@@ -95,15 +97,46 @@ impl Shared {
         if self.consensus.status().borrow().leading.is_none() {
             return Reply::NotLeading;
         }
-        match change {
-            Change::Add { id, peer, voter } => self.add(id, &peer, voter, deadline).await,
-            Change::Remove { id } => self.remove(id).await,
-            Change::Transfer { to } => self.transfer(to).await,
+        // One at a time: what is checked here must still be so when it is proposed.
+        let turn = Deadline::after(deadline.remaining() / 2);
+        let Ok(_one) = tokio::time::timeout_at(turn.instant(), self.changing.lock()).await else { return under_way() };
+        let change = async {
+            match change {
+                Change::Add { id, peer, voter } => self.add(id, &peer, voter, deadline).await,
+                Change::Remove { id } => self.remove(id, deadline).await,
+                Change::Transfer { to } => self.transfer(to).await,
+            }
+        };
+        match tokio::time::timeout_at(deadline.instant(), change).await {
+            Ok(reply) => reply,
+            Err(_) => Reply::Unknown("no majority confirmed the change in time".to_owned()),
+        }
+    }
+
+    /// The members, once they are settled: no change is on its way, and a majority confirms that this node leads.
+    async fn settled(&self, deadline: Deadline) -> Result<Membership, Reply> {
+        if self.proposer.is_full() {
+            return Err(Reply::DiskFull);
+        }
+        self.proposer.confirmed(deadline).await?;
+        let until = Deadline::after(SETTLES.min(deadline.remaining()));
+        loop {
+            let members = self.consensus.membership();
+            if members.settled {
+                return Ok(members);
+            }
+            if until.passed() {
+                return Err(under_way());
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
         }
     }
 
     async fn add(&self, id: u64, peer: &str, voter: bool, deadline: Deadline) -> Reply {
-        let members = self.consensus.membership();
+        let members = match self.settled(deadline).await {
+            Ok(members) => members,
+            Err(reply) => return reply,
+        };
         let known = members.addresses.get(&id);
         if let Some(address) = known.filter(|address| *address != peer) {
             let detail = format!("node {id} belongs to the cluster already, at {address}: remove it before it moves");
@@ -158,8 +191,11 @@ impl Shared {
         }
     }
 
-    async fn remove(&self, id: u64) -> Reply {
-        let members = self.consensus.membership();
+    async fn remove(&self, id: u64, deadline: Deadline) -> Reply {
+        let members = match self.settled(deadline).await {
+            Ok(members) => members,
+            Err(reply) => return reply,
+        };
         if !members.addresses.contains_key(&id) {
             return Reply::Changed(Changed::Removed { was_member: false });
         }
@@ -244,6 +280,10 @@ impl Shared {
     }
 }
 
+fn under_way() -> Reply {
+    refused(Obstacle::Conflict, "another change of members is under way: ask again")
+}
+
 fn nobody_took_over() -> Reply {
     refused(Obstacle::Conflict, "no other node took over in time; this one may still lead")
 }
@@ -252,7 +292,7 @@ fn failed(error: ChangeError) -> Reply {
     match error {
         ChangeError::NotLeading => Reply::NotLeading,
         ChangeError::NoQuorum => Reply::NoQuorum,
-        ChangeError::InProgress => refused(Obstacle::Conflict, "another change of members is under way: ask again"),
+        ChangeError::InProgress => under_way(),
         ChangeError::Refused(detail) => refused(Obstacle::Conflict, detail),
         ChangeError::Unknown(detail) => Reply::Unknown(detail),
     }

@@ -4,6 +4,7 @@
 //! own timeline, and keeps several entries in flight. Only a leader's proposer stamps, and a stamp is only good for the
 //! leader id it was made under: on every election the timeline starts anew from the last stamped entry in the log.
 
+use super::forward::Reply;
 use super::queue::{Decided, Pending, Queue, Ticket, Waiting};
 use super::verdict::Verdict;
 use crate::clock::{Clocks, Deadline, Timeline};
@@ -14,9 +15,10 @@ use crate::limits::{
 };
 use crate::metric_names;
 use crate::planted::{self, Place};
-use crate::raft::{Consensus, Observer, Proposed, Status};
+use crate::raft::{Consensus, Observer, Proposed, ReadRefused, Status};
 use crate::state::{Applied, Batch, Command, LeaderId, Stamp};
 use crate::watch;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
@@ -42,6 +44,8 @@ struct Shared {
     tenure: Mutex<Option<Tenure>>,
     in_flight: Arc<Semaphore>,
     paused: watch::Sender<bool>,
+    /// The disks of so many are full that nothing could be committed.
+    full: AtomicBool,
     pending: Arc<Pending>,
 }
 
@@ -68,6 +72,7 @@ impl Proposer {
             tenure: Mutex::new(None),
             in_flight: Arc::new(Semaphore::new(BATCHES_IN_FLIGHT_MAX)),
             paused: watch::Sender::new(false),
+            full: AtomicBool::new(false),
             pending,
         });
         shared.pending.changed(0, 0);
@@ -85,6 +90,25 @@ impl Proposer {
     pub(super) fn time(&self) -> Option<Time> {
         let tenure = *self.shared.tenure();
         tenure.map(|tenure| tenure.timeline.at(self.shared.clocks.read()))
+    }
+
+    /// Whether so many disks are full that nothing more should be proposed.
+    pub(super) fn set_full(&self, full: bool) {
+        self.shared.full.store(full, Ordering::Relaxed);
+    }
+
+    /// Whether nothing more is proposed for want of room on disks.
+    pub(super) fn is_full(&self) -> bool {
+        self.shared.is_full()
+    }
+
+    /// Waits until a majority has confirmed that this node leads; else what to answer.
+    pub(super) async fn confirmed(&self, deadline: Deadline) -> Result<(), Reply> {
+        match tokio::time::timeout_at(deadline.instant(), self.shared.consensus.read_index()).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(ReadRefused::NotLeading)) => Err(Reply::NotLeading),
+            Ok(Err(ReadRefused::NoQuorum)) | Err(_) => Err(Reply::NoQuorum),
+        }
     }
 
     /// Stops proposing and waits until nothing is in flight: what queues up meanwhile waits.
@@ -136,7 +160,7 @@ impl Shared {
                 () = tokio::time::sleep_until(next_tick.instant()), if leads && !held => {}
             }
             let batch = self.take(&mut gathered);
-            if self.consensus.is_full() {
+            if self.is_full() {
                 // Time stands still in an idle cluster that is full: lost time is safe.
                 next_tick = Deadline::after(TICK);
                 self.answer_all(batch.into_iter(), || Decided::DiskFull);
@@ -150,6 +174,10 @@ impl Shared {
                 None => self.answer_all(batch.into_iter(), || Decided::NotLeading),
             }
         }
+    }
+
+    fn is_full(&self) -> bool {
+        self.consensus.is_full() || self.full.load(Ordering::Relaxed)
     }
 
     /// Reads the time for an entry whose commands are all gathered. `None` while this node does not lead.

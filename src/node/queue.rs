@@ -23,7 +23,7 @@ pub(super) enum Decided {
     NotLeading,
     /// Certainly not applied: no majority has confirmed this leader of late.
     NoQuorum,
-    /// Certainly not applied: this leader's disk is full.
+    /// Certainly not applied: this leader's disk is full, or those of most nodes.
     DiskFull,
     /// May or may not be applied.
     Unknown(String),

@@ -58,6 +58,7 @@ pub async fn start_in(options: &Options, surroundings: Surroundings) -> Result<N
         proposer,
         reach: Reach::start(options.id, &consensus),
         request_timeout: options.request_timeout(),
+        changing: tokio::sync::Mutex::new(()),
         draining: watch::Sender::new(false),
         closed: AtomicBool::new(false),
         consensus,

@@ -140,7 +140,9 @@ impl Search {
             Reply::NotLeading => Attempt::Again(Refusal::NoLeader, "leadership is changing hands".to_owned()),
             Reply::NoQuorum => Attempt::Again(Refusal::NoQuorum, "the leader does not reach a majority".to_owned()),
             // It hands over to a node that has room, if there is one.
-            Reply::DiskFull => Attempt::Again(Refusal::DiskFull, "the leader's disk is full".to_owned()),
+            Reply::DiskFull => {
+                Attempt::Again(Refusal::DiskFull, "the disks of the leader or of most nodes are full".to_owned())
+            }
             Reply::Overloaded => Attempt::GiveUp(Refusal::Overloaded, "the leader's queue is full".to_owned()),
             Reply::Unknown(why) => Attempt::Unknown(why),
             done => Attempt::Done(done),

@@ -73,7 +73,7 @@ pub enum Refusal {
     NoQuorum,
     /// No leader is known.
     NoLeader,
-    /// The leader's disk is full, and nobody with room took over.
+    /// The leader's disk is full and nobody with room took over, or the disks of most nodes are.
     DiskFull,
     /// The queue in front of the proposer is full, or the room where requests wait.
     Overloaded,

@@ -98,6 +98,13 @@ impl Lines {
         Some(waiter)
     }
 
+    /// What kept the head of a line from an answer, or nothing.
+    fn meets(&mut self, name: &Name, obstacle: Option<Reply>) {
+        if let Some(line) = self.by_name.get_mut(name) {
+            line.obstacle = obstacle;
+        }
+    }
+
     /// Back into line after it was tried, and perhaps refused, unless it went away meanwhile.
     fn back(&mut self, name: &Name, number: Number, refusal: Option<Refusal>) {
         let Some(line) = self.by_name.get_mut(name) else { return };
@@ -123,13 +130,15 @@ struct Line {
     requests: BTreeSet<(u128, u64, Number)>,
     /// What the head was told last: what those are told whose patience ends.
     refusal: Option<Refusal>,
+    /// Why the head was told nothing the last time it was tried.
+    obstacle: Option<Reply>,
     /// Something was given back, or the head has gone.
     stirred: Arc<Notify>,
 }
 
 impl Line {
     fn new(stirred: Arc<Notify>) -> Self {
-        Self { waiters: BTreeMap::new(), requests: BTreeSet::new(), refusal: None, stirred }
+        Self { waiters: BTreeMap::new(), requests: BTreeSet::new(), refusal: None, obstacle: None, stirred }
     }
 
     fn push(&mut self, number: Number, waiter: Waiter) {
@@ -165,6 +174,17 @@ impl Line {
     }
 }
 
+/// Why there was no decision, if there was none.
+fn obstacle(decided: Option<&Decided>) -> Option<Reply> {
+    match decided {
+        None => Some(Reply::Overloaded),
+        Some(Decided::NoQuorum) => Some(Reply::NoQuorum),
+        Some(Decided::DiskFull) => Some(Reply::DiskFull),
+        Some(Decided::NotLeading) => Some(Reply::NotLeading),
+        Some(Decided::Verdict(_) | Decided::Unknown(_)) => None,
+    }
+}
+
 /// Which key refused, and what it said.
 #[derive(Clone)]
 struct Refusal {
@@ -172,6 +192,17 @@ struct Refusal {
     denial: Denial,
     rule: Option<Arc<Rule>>,
     at: Time,
+    /// When the cluster was asked for it.
+    asked: Stopwatch,
+}
+
+impl Refusal {
+    /// As it is said to a request for these keys.
+    fn told(self, keys: &[Key]) -> Verdict {
+        let Self { key, denial, rule, at, .. } = self;
+        let by = keys.iter().position(|own| *own == key).unwrap_or(0);
+        Verdict { outcome: Outcome::Denied { by, denial, rule }, at }
+    }
 }
 
 struct Waiter {
@@ -224,7 +255,8 @@ impl Waitroom {
         let (sender, mut answer) = oneshot::channel();
         let line = name_of(&acquire);
         let keys: Vec<_> = acquire.wanted().map(|wanted| wanted.key.clone()).collect();
-        let waiter = Waiter { acquire, since: Stopwatch::start(), until, tried: false, gone: false, answer: sender };
+        let since = Stopwatch::start();
+        let waiter = Waiter { acquire, since, until, tried: false, gone: false, answer: sender };
         let Some(number) = self.join(&line, before, waiter) else { return Reply::Overloaded };
         let place = Place { room: self, line, number };
         let gone = || Reply::Unknown("the line was given up".to_owned());
@@ -232,7 +264,7 @@ impl Waitroom {
         match tokio::time::timeout_at(until.instant(), &mut answer).await {
             Ok(answered) => answered.unwrap_or_else(|_| gone()),
             // One that is being tried right now gets the answer to that.
-            Err(_) if place.leave() => Reply::Decided(self.refusal(&place.line, &keys)),
+            Err(_) if place.leave() => self.out_of_patience(&place.line, &keys, since).await,
             Err(_) => answer.await.unwrap_or_else(|_| gone()),
         }
     }
@@ -272,15 +304,27 @@ impl Waitroom {
         (waiting, position)
     }
 
-    /// What is said to those whose patience ends while they stand in line: nothing was consumed.
-    fn refusal(&self, line: &Name, keys: &[Key]) -> Verdict {
-        let Some(refusal) = self.lines().by_name.get(line).and_then(|line| line.refusal.clone()) else {
-            let denial = Denial { reason: Reason::WouldWaitTooLong, retry_after: Span::from_millis(1) };
-            return Verdict { outcome: Outcome::Denied { by: 0, denial, rule: None }, at: Time::ZERO };
-        };
-        let Refusal { key, denial, rule, at } = refusal;
-        let by = keys.iter().position(|own| *own == key).unwrap_or(0);
-        Verdict { outcome: Outcome::Denied { by, denial, rule }, at }
+    /// What is said to those whose patience ends while they stand in line `since` then: nothing was consumed.
+    ///
+    /// A denial is one of the register: the head was refused while this one waited; or it was before, and a majority confirms now that
+    /// this is still the line.
+    async fn out_of_patience(&self, line: &Name, keys: &[Key], since: Stopwatch) -> Reply {
+        let obstacle = self.lines().by_name.get(line).and_then(|line| line.obstacle.clone());
+        if let Some(obstacle) = obstacle {
+            return obstacle;
+        }
+        let fresh = |refusal: &Refusal| refusal.asked.elapsed() <= since.elapsed();
+        if let Some(refusal) = self.last_refusal(line).filter(fresh) {
+            return Reply::Decided(refusal.told(keys));
+        }
+        if let Err(refused) = self.proposer.confirmed(Deadline::after(Duration::from_millis(LEADER_WAIT_MS))).await {
+            return refused;
+        }
+        self.last_refusal(line).map_or(Reply::Overloaded, |refusal| Reply::Decided(refusal.told(keys)))
+    }
+
+    fn last_refusal(&self, line: &Name) -> Option<Refusal> {
+        self.lines().by_name.get(line).and_then(|line| line.refusal.clone())
     }
 
     /// Whether somebody stands in line for `key` because there was no place.
@@ -289,9 +333,9 @@ impl Waitroom {
         lines.waiting > 0 && lines.by_name.get(std::slice::from_ref(key)).is_some_and(|line| line.refusal.is_some())
     }
 
-    /// What is said to those who come while others stand in line, and do not want to.
-    pub(super) fn refusal_of(&self, key: &Key) -> Verdict {
-        self.refusal(&name([key].into_iter()), std::slice::from_ref(key))
+    /// What is said to those who come while others stand in line, and do not want to; `None` if nobody does any more.
+    pub(super) fn refusal_of(&self, key: &Key) -> Option<Verdict> {
+        Some(self.last_refusal(&name([key].into_iter()))?.told(std::slice::from_ref(key)))
     }
 
     fn join(self: &Arc<Self>, name: &Name, before: Duration, waiter: Waiter) -> Option<Number> {
@@ -323,19 +367,21 @@ impl Waitroom {
         let mut at_once = 1;
         let mut last_word = Stopwatch::start();
         while let Some(tried) = self.heads(&name, at_once) {
-            let count = tried.len();
+            let (count, asked) = (tried.len(), Stopwatch::start());
             let reply = self.put(tried.iter().map(|one| one.acquire.clone()).collect()).await;
+            let obstacle = obstacle(reply.as_ref());
+            self.lines().meets(&name, obstacle.clone());
             let Tried { granted, again_after } = match reply {
                 Some(Decided::Verdict(Verdict { outcome: Outcome::Several(outcomes), at })) => {
                     last_word = Stopwatch::start();
-                    self.settle(&name, tried, outcomes.into_iter().map(|outcome| Verdict { outcome, at }))
+                    self.settle(&name, (tried, asked), outcomes.into_iter().map(|outcome| Verdict { outcome, at }))
                 }
                 // Whoever is sent away comes back at once, and thousands who do so keep a leader from getting its majority back:
                 // the line waits for that instead.
                 Some(Decided::NoQuorum | Decided::DiskFull) if last_word.elapsed() < MAJORITY_WAIT => {
-                    self.try_later(&name, &tried, MAJORITY_PAUSE)
+                    self.try_later(&name, &tried, (obstacle, MAJORITY_PAUSE))
                 }
-                None => self.try_later(&name, &tried, QUEUE_FULL_PAUSE),
+                None => self.try_later(&name, &tried, (obstacle, QUEUE_FULL_PAUSE)),
                 Some(Decided::NotLeading) => self.send_away(&name, &Reply::NotLeading),
                 Some(Decided::NoQuorum) => self.send_away(&name, &Reply::NoQuorum),
                 Some(Decided::DiskFull) => self.send_away(&name, &Reply::DiskFull),
@@ -387,7 +433,12 @@ impl Waitroom {
     }
 
     /// Answers those that are decided; the others go on waiting.
-    fn settle(self: &Arc<Self>, name: &Name, tried: Vec<Head>, verdicts: impl Iterator<Item = Verdict>) -> Tried {
+    fn settle(
+        self: &Arc<Self>,
+        name: &Name,
+        (tried, asked): (Vec<Head>, Stopwatch),
+        verdicts: impl Iterator<Item = Verdict>,
+    ) -> Tried {
         let mut result = Tried::default();
         for (Head { number, acquire, waited, until }, mut verdict) in tried.into_iter().zip(verdicts) {
             let patient = until.is_none_or(|until| !until.passed());
@@ -399,7 +450,7 @@ impl Waitroom {
                     result.again_after = Some(denial.retry_after);
                     let refuser = acquire.wanted().nth(*by).unwrap_or(&acquire.first);
                     let (key, rule) = (refuser.key.clone(), rule.clone());
-                    let refusal = Refusal { key, denial: *denial, rule, at: verdict.at };
+                    let refusal = Refusal { key, denial: *denial, rule, at: verdict.at, asked };
                     self.lines().back(name, number, Some(refusal));
                 }
                 Outcome::Skipped => self.lines().back(name, number, None),
@@ -423,11 +474,15 @@ impl Waitroom {
         waiter.is_some_and(|waiter| !waiter.gone && waiter.answer.send(reply).is_ok())
     }
 
-    /// Those that were tried were certainly not decided: they go on waiting.
-    fn try_later(&self, name: &Name, tried: &[Head], after: Span) -> Tried {
-        let mut lines = self.lines();
-        for head in tried {
-            lines.back(name, head.number, None);
+    /// Those that were tried were certainly not decided: they go on waiting, unless their patience has ended meanwhile.
+    fn try_later(&self, name: &Name, tried: &[Head], (obstacle, after): (Option<Reply>, Span)) -> Tried {
+        for Head { number, until, .. } in tried {
+            match &obstacle {
+                Some(obstacle) if until.is_some_and(|until| until.passed()) => {
+                    self.answer(name, *number, obstacle.clone());
+                }
+                _ => self.lines().back(name, *number, None),
+            }
         }
         Tried { granted: 0, again_after: Some(after) }
     }

@@ -536,6 +536,14 @@ async fn remember_formed(raft: Raft<TypeConfig, StateStore>, identity: Arc<Ident
     }
 }
 
+/// Whether there is room for a snapshot. Where an estimate leaves no doubt that is cheap to tell.
+async fn fits(state: &StateStore, room: &Room) -> bool {
+    const HEAD_BYTES: u64 = 64 * 1024;
+    let about = state.snapshot_bytes().saturating_add(1 << 20);
+    room.fits(about.saturating_mul(64))
+        || state.snapshot_bytes_exactly().await.is_ok_and(|exactly| room.fits(exactly.saturating_add(HEAD_BYTES)))
+}
+
 /// Triggers a snapshot whenever enough has been applied since the last one and there is room for it.
 async fn take_snapshots(raft: Raft<TypeConfig, StateStore>, (state, room): (StateStore, Room), every_entries: u64) {
     let mut triggered_at = 0;
@@ -546,7 +554,7 @@ async fn take_snapshots(raft: Raft<TypeConfig, StateStore>, (state, room): (Stat
             let metrics = metrics.borrow_watched();
             (metrics.last_applied.map_or(0, |id| id.index), metrics.snapshot.map_or(0, |id| id.index))
         };
-        if applied >= snapshot.max(triggered_at) + every_entries && room.fits(state.snapshot_bytes()) {
+        if applied >= snapshot.max(triggered_at) + every_entries && fits(&state, &room).await {
             triggered_at = applied;
             if raft.trigger().snapshot().await.is_err() {
                 return;

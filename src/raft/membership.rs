@@ -22,8 +22,8 @@ pub struct Membership {
     pub voters: BTreeSet<u64>,
     /// Peer address of every member, learners included.
     pub addresses: BTreeMap<u64, String>,
-    /// A change of voters is half done.
-    pub joint: bool,
+    /// No change is on its way: this is committed and applied here, and no change of voters is half done.
+    pub settled: bool,
 }
 
 /// Why a change of members did not happen, or may not have.
@@ -50,7 +50,8 @@ impl Consensus {
         Membership {
             voters: membership.voter_ids().collect(),
             addresses: membership.nodes().map(|(id, node)| (*id, node.addr.clone())).collect(),
-            joint: membership.get_joint_config().len() > 1,
+            settled: membership.get_joint_config().len() == 1
+                && *metrics.membership_config.log_id() <= metrics.last_applied,
         }
     }
 

@@ -1,12 +1,11 @@
 //! A cluster of real processes on loopback: started, killed, stopped and restarted by the tests.
 
+pub(crate) use quorate::chaos::free_port;
 use serde_json::Value;
 use std::fs::File;
-use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -15,20 +14,6 @@ pub(crate) const QUORATE: &str = env!("CARGO_BIN_EXE_quorate");
 
 /// How long a condition may take before a test gives up: generous, because it only bounds failures.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
-
-/// Ports below the range that outgoing connections draw from, so that a killed node finds its own free again.
-static NEXT_PORT: AtomicU16 = AtomicU16::new(0);
-
-pub(crate) fn free_port() -> u16 {
-    let start = u16::try_from(std::process::id() % 10_000).expect("small");
-    loop {
-        let step = NEXT_PORT.fetch_add(1, Ordering::Relaxed);
-        let port = 20_000 + (start + step) % 12_000;
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
-        }
-    }
-}
 
 /// One node: its addresses stay, its process comes and goes.
 pub(crate) struct Node {

@@ -1,7 +1,7 @@
 //! Membership under faults: nodes come and go while leaders are killed and workers go on.
 
-use super::cluster::{Cluster, QUORATE, get, patience};
-use super::workers::{Workers, check};
+use super::cluster::{Cluster, PATIENCE, QUORATE, get, patience};
+use super::workers::{Workers, ask, check};
 use serde_json::{Value, json};
 use std::process::{Command, Output};
 
@@ -189,4 +189,47 @@ async fn one_that_joins_serves_when_it_belongs() {
     assert_eq!(voters(&mut cluster).await, [1]);
     let refused = cli(&cluster, &["remove", "1"]);
     assert!(String::from_utf8_lossy(&refused.stderr).contains("the only one that votes"));
+}
+
+/// Two changes at once, each of which would be fine alone: what was checked still holds when it is proposed. And every change has an
+/// answer in time.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_removals_at_once_keep_a_majority() {
+    let mut cluster = Cluster::start(3).await;
+    let added = cluster.joining(4);
+    done(&cluster, &["add", &added]).await;
+    assert_eq!(voters(&mut cluster).await, [1, 2, 3, 4]);
+    let leader = cluster.leader().await;
+    let url = cluster.node(leader).url.clone();
+    let others: Vec<u64> = (1..=4).filter(|id| *id != leader).collect();
+    // Of four, two may go only if both that stay answer; one of them does not.
+    cluster.node(others[2]).signal("STOP");
+    let remove = |id: u64| cluster.http.delete(format!("{url}/cluster/nodes/{id}")).timeout(PATIENCE).send();
+    let (one, other) = tokio::join!(remove(others[0]), remove(others[1]));
+    let statuses = [one.unwrap().status().as_u16(), other.unwrap().status().as_u16()];
+    println!("{statuses:?}");
+    assert!(statuses.iter().filter(|status| **status == 200).count() <= 1, "{statuses:?}");
+    // Whoever is left has a majority: it serves, with the silent one still silent.
+    let mut tries = patience();
+    while !ask(&cluster.http, &url, "k", "after").await.is_ok_and(|(status, _)| status == 200) {
+        assert!(tries.next().await, "no majority is left after {statuses:?}:\n{}", cluster.logs());
+    }
+    cluster.node(others[2]).signal("CONT");
+}
+
+/// A hand-over without a name, asked for at a follower, happens once.
+#[tokio::test(flavor = "multi_thread")]
+async fn leadership_is_handed_over_once() {
+    let mut cluster = Cluster::start(3).await;
+    for _ in 0..4 {
+        let leader = cluster.leader().await;
+        let follower = cluster.nodes.iter().find(|node| node.id != leader).unwrap().url.clone();
+        let before = cluster.count_in_logs("handing leadership over");
+        let answer = cluster.http.post(format!("{follower}/cluster/transfer")).body("{}").send().await.unwrap();
+        let status = answer.status();
+        let said: Value = answer.json().await.unwrap();
+        assert_eq!(status, 200, "{said}");
+        assert_ne!(said["leader"].as_u64(), Some(leader), "it went there and back: {said}");
+        assert_eq!(cluster.count_in_logs("handing leadership over"), before + 1, "{said}");
+    }
 }

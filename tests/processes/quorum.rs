@@ -3,6 +3,7 @@
 use super::cluster::{Cluster, patience};
 use super::workers::ask;
 use quorate::clock::Stopwatch;
+use serde_json::{Value, json};
 
 /// P6: "Without a quorum nobody is granted anything; the answer says so, quickly."
 #[tokio::test(flavor = "multi_thread")]
@@ -76,5 +77,38 @@ async fn any_start_order_forms_one_cluster() {
     cluster.ready().await;
     let (status, body) = ask(&cluster.http, &cluster.nodes[1].url, "k", "two").await.unwrap();
     assert_eq!((status, &body["replayed"]), (200, &serde_json::Value::Bool(true)), "{body}");
+    cluster.equal_digests().await;
+}
+
+/// P3, P6: who waits on the server is not told that there is no place by a leader that could not ask anybody.
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_in_line_is_denied_without_a_majority() {
+    let mut cluster = Cluster::start(3).await;
+    let leader = cluster.leader().await;
+    let url = cluster.node(leader).url.clone();
+    let followers: Vec<u64> = cluster.nodes.iter().map(|node| node.id).filter(|id| *id != leader).collect();
+    for id in &followers {
+        cluster.node(*id).signal("STOP");
+    }
+    let mut tries = patience();
+    for number in 0.. {
+        let body = json!({
+            "key": format!("fresh-{number}"), "limit": "1/s", "wait": "server", "max_wait_ms": 300, "request_id": format!("w{number}"),
+        });
+        let answer = cluster.http.post(format!("{url}/acquire")).json(&body).send().await.unwrap();
+        let status = answer.status().as_u16();
+        let said: Value = answer.json().await.unwrap();
+        println!("{status} {}", said["code"]);
+        assert!([503, 504].contains(&status), "{status} {said}");
+        // The cluster may have been asked for the first ones; then it is certain that it was not.
+        if status == 503 {
+            break;
+        }
+        assert!(tries.next().await, "never certain:\n{}", cluster.logs());
+    }
+    for id in &followers {
+        cluster.node(*id).signal("CONT");
+    }
+    cluster.ready().await;
     cluster.equal_digests().await;
 }

@@ -116,7 +116,7 @@ impl Events {
     }
 
     pub(crate) fn digest(&mut self, node: u64, applied: u64, digest: String) {
-        self.note(&[5, node, applied]);
+        self.note(&[5, node, applied, head(digest.as_bytes())]);
         if let Some(other) = self.digests.get(&applied).filter(|other| **other != digest) {
             let what = format!("E: at entry {applied} node {node} has the state {digest}, another had {other}");
             self.violations.push(what);
@@ -154,6 +154,11 @@ impl Events {
     }
 }
 
+/// The first eight bytes, as a number.
+fn head(bytes: &[u8]) -> u64 {
+    bytes.iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte))
+}
+
 pub(crate) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).expect("a simulation of less than 500 years")
 }
@@ -169,7 +174,7 @@ impl Observer for Eyes {
         let bytes = postcard::to_stdvec(&(batch, applied)).expect("what was replicated can be encoded");
         let hash = blake3::hash(&bytes);
         let mut events = self.record.events();
-        events.note(&[3, self.node, index]);
+        events.note(&[3, self.node, index, head(hash.as_bytes())]);
         let before = events.applied.insert(self.node, index).unwrap_or(0);
         // Blank entries and changes of membership are not seen here: a leader's first entry is one.
         events.jumps += u64::from(index > before + 6);
