@@ -11,6 +11,7 @@ use super::power::Volume;
 use super::proxy::{self, Roads, Side};
 use super::ticks::now_ns;
 use crate::api::ClusterResponse;
+use crate::clock::Deadline;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::File;
 use std::io;
@@ -20,6 +21,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Mutex, OwnedMutexGuard};
+
+/// For a process to stand still.
+const STOPS_WITHIN: Duration = Duration::from_secs(2);
 
 /// One node.
 #[derive(Debug)]
@@ -205,6 +209,18 @@ impl Body {
             self.child = None;
         }
         runs
+    }
+
+    /// Stops it where it stands, and waits until it does: what its threads had asked of the system may still be done, but nobody
+    /// hears of it.
+    pub(super) async fn freeze(&self) {
+        let Some(pid) = self.pid() else { return };
+        self.signal(Signal::STOP);
+        let until = Deadline::after(STOPS_WITHIN);
+        let runs = || std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") T "));
+        while runs() && !until.passed() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
     }
 
     /// kill -9; false if there was nothing to kill.

@@ -374,6 +374,10 @@ impl Injector {
             _ => self.cluster.nodes.len(),
         };
         let (ids, mut bodies) = self.hold_some(&mut draw.dice, count).await;
+        // Without power nobody says anything: file systems that are shut down under a process tell it of syncs that they did not do.
+        for body in &bodies {
+            body.freeze().await;
+        }
         let cut = |body: &OwnedMutexGuard<Body>| body.volume.as_ref().is_some_and(|volume| volume.cut().is_ok());
         let cuts = bodies.iter().filter(|body| cut(body)).count();
         sleep(draw.hold).await;
