@@ -1,5 +1,6 @@
 //! Kills, pauses, partitions, delays, lost answers and clocks that run wrong, several at once, in one history.
 
+use super::kept::Kept;
 use quorate::chaos::{self, Kind, Plan, Progress, Report, Tools};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -66,7 +67,7 @@ async fn many_faults_at_once() {
         Kind::Clock,
     ];
     must_have(&faults);
-    let dir = tempfile::tempdir().expect("a directory");
+    let dir = Kept::new();
     let mut plan = plan(dir.path(), &faults);
     plan.at_least = BTreeMap::from([(Kind::Kill, 20), (Kind::Pause, 10)]);
     if Tools::find().missing(Kind::Clock).is_none() {
