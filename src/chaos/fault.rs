@@ -34,6 +34,8 @@ pub enum Kind {
     Power,
     /// The process dies at a point in the code that was chosen for it.
     Failpoint,
+    /// A node joins, gets its vote, is removed, and a fresh one takes its place; leadership is handed over.
+    Members,
 }
 
 /// How a kind is paced, in milliseconds: between the end of one and the beginning of the next, and how long one lasts.
@@ -45,7 +47,7 @@ pub(super) struct Pace {
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Kill,
         Self::Crash,
         Self::Pause,
@@ -60,6 +62,7 @@ impl Kind {
         Self::DiskError,
         Self::Power,
         Self::Failpoint,
+        Self::Members,
     ];
 
     /// What a run injects unless it is told otherwise: all that is promised to be survived.
@@ -84,6 +87,7 @@ impl Kind {
             Self::DiskError => "disk-error",
             Self::Power => "power",
             Self::Failpoint => "failpoint",
+            Self::Members => "members",
         }
     }
 
@@ -102,6 +106,7 @@ impl Kind {
             Self::DiskError => ((8_000, 20_000), (100, 1_000)),
             Self::Power => ((1_500, 4_000), (50, 500)),
             Self::Failpoint => ((4_000, 10_000), (100, 600)),
+            Self::Members => ((600, 2_400), (0, 0)),
         };
         Pace { gap_ms, hold_ms }
     }

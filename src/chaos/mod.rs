@@ -22,6 +22,7 @@ mod inject;
 mod judge;
 mod leader;
 mod load;
+mod members;
 pub mod model;
 mod operations;
 mod power;

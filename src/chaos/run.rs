@@ -129,12 +129,16 @@ struct Scene {
     equal: Result<String, String>,
     /// What went wrong when permits were asked for once more, and how many were.
     again: (Vec<String>, usize),
+    /// Everybody who ever lived at each place.
+    residents: Vec<Vec<u64>>,
 }
 
 impl Stage {
     async fn set(plan: &Plan, kinds: &[Kind], tools: &Tools) -> Result<Self, String> {
         let mut volumes: Vec<Option<Volume>> = Vec::new();
-        for number in 1..=plan.nodes {
+        let waiting = u64::from(kinds.contains(&Kind::Members));
+        let places = plan.nodes + waiting;
+        for number in 1..=places {
             let wanted = kinds.contains(&Kind::Power);
             let volume = wanted.then(|| Volume::create(&plan.out, number)).transpose();
             volumes.push(volume.map_err(|error| format!("cannot make a file system: {error}"))?);
@@ -143,9 +147,10 @@ impl Stage {
             program: &plan.program,
             dir: &plan.out,
             count: plan.nodes,
+            waiting,
             seed: plan.seed,
             extra: &plan.node_args,
-            clocks: faces(plan, kinds, tools)?,
+            clocks: faces(plan, places, kinds, tools)?,
             volumes,
         };
         let cluster = Cluster::start(recipe).await.map_err(|error| format!("cannot start the nodes: {error}"))?;
@@ -204,6 +209,7 @@ impl Stage {
             serves,
             equal,
             again,
+            residents: self.cluster.residents(),
         };
         Ok((events, arrivals, scene))
     }
@@ -248,11 +254,15 @@ impl Stage {
     async fn serves(&self, plan: &Plan) -> Result<Duration, String> {
         let http = reqwest::Client::builder().timeout(Duration::from_secs(3)).build().map_err(|e| e.to_string())?;
         let began = now_ns();
-        for node in self.cluster.nodes.iter() {
+        // Who belongs to the cluster by now; where nobody came or went, that is everybody.
+        if plan.faults.contains(&Kind::Members) && self.cluster.agreed(SERVES_WITHIN).await.is_none() {
+            return Err("most nodes do not agree on who belongs to the cluster".to_owned());
+        }
+        for node in self.cluster.members() {
             for attempt in 0_u64.. {
                 let request = AcquireRequest {
                     limit: Some(crate::api::Limit::Text("1000/s".to_owned())),
-                    request_id: Some(format!("serves-{}-{}-{attempt}", plan.seed, node.id)),
+                    request_id: Some(format!("serves-{}-{}-{attempt}", plan.seed, node.id())),
                     wait: Wait::Client,
                     ..AcquireRequest::new("serves")
                 };
@@ -261,7 +271,7 @@ impl Stage {
                     break;
                 }
                 if now_ns() > began + ns(SERVES_WITHIN) {
-                    return Err(format!("node {} does not serve; its log is {}", node.id, node.log.display()));
+                    return Err(format!("node {} does not serve; its log is {}", node.id(), node.log().display()));
                 }
                 sleep(Duration::from_millis(20)).await;
             }
@@ -289,10 +299,11 @@ impl Stage {
         }
         let http = reqwest::Client::builder().timeout(Duration::from_secs(5)).build().unwrap_or_default();
         let keys = load::keys();
+        let nodes = self.cluster.members();
         let (mut wrong, mut asked) = (Vec::new(), 0);
         for (turn, (permit, (key, request, grant))) in last.iter().rev().take(ASKED_AGAIN).enumerate() {
             let key = &keys[usize::from(*key)];
-            let node = &self.cluster.nodes[turn % self.cluster.nodes.len()];
+            let node = nodes[turn % nodes.len()];
             // The way of waiting is not part of what a request is.
             let body = AcquireRequest {
                 limit: Some(key.limit()),
@@ -308,7 +319,7 @@ impl Stage {
                 Ok(same) if same.permit == *permit && same.slot_ms.micros() == grant.slot_us && same.replayed => {}
                 // A permit whose window is over is remembered and refused.
                 _ if status == 409 => {}
-                _ => wrong.push(format!("permit {permit}, asked for again at node {}: {status} {text}", node.id)),
+                _ => wrong.push(format!("permit {permit}, asked for again at node {}: {status} {text}", node.id())),
             }
         }
         (wrong, asked)
@@ -319,10 +330,10 @@ impl Stage {
         let until = Deadline::after(EQUAL_WITHIN);
         loop {
             let mut digests: Vec<(u64, DigestResponse)> = Vec::new();
-            for node in self.cluster.nodes.iter() {
-                digests.extend(self.cluster.get(node, "/cluster/digest").await.map(|digest| (node.id, digest)));
+            for node in self.cluster.members() {
+                digests.extend(self.cluster.get(node, "/cluster/digest").await.map(|digest| (node.id(), digest)));
             }
-            let all = digests.len() == self.cluster.nodes.len();
+            let all = digests.len() == self.cluster.members().len();
             if all && digests.iter().all(|(_, digest)| digest.applied == digests[0].1.applied) {
                 let same = digests.iter().all(|(_, digest)| digest.digest == digests[0].1.digest);
                 let seen = format!("{} nodes at entry {}", digests.len(), digests[0].1.applied);
@@ -337,10 +348,10 @@ impl Stage {
 }
 
 /// How each node sees time: with wall clocks to step and rates to change, the first node gets the former.
-fn faces(plan: &Plan, kinds: &[Kind], tools: &Tools) -> Result<Vec<ClockFace>, String> {
+fn faces(plan: &Plan, places: u64, kinds: &[Kind], tools: &Tools) -> Result<Vec<ClockFace>, String> {
     let (rates, wall) = (kinds.contains(&Kind::Clock) || kinds.contains(&Kind::ClockFast), kinds.contains(&Kind::Wall));
     let Some(library) = tools.faketime.as_deref().filter(|_| rates || wall) else {
-        return Ok((1..=plan.nodes).map(|_| ClockFace::True).collect());
+        return Ok((1..=places).map(|_| ClockFace::True).collect());
     };
     let face = |id: u64| {
         if wall && (!rates || id == 1) {
@@ -350,7 +361,7 @@ fn faces(plan: &Plan, kinds: &[Kind], tools: &Tools) -> Result<Vec<ClockFace>, S
         }
         Ok(ClockFace::rated(library))
     };
-    (1..=plan.nodes).map(face).collect()
+    (1..=places).map(face).collect()
 }
 
 fn verdict(plan: &Plan, events: &[Event], arrivals: &[Arrival], scene: &Scene, missing: Vec<String>) -> Report {
@@ -400,6 +411,7 @@ fn verdict(plan: &Plan, events: &[Event], arrivals: &[Arrival], scene: &Scene, m
             names.join(",")
         ),
         nodes: plan.nodes,
+        residents: scene.residents.clone(),
         workers: (plan.workers, plan.processes),
         seconds,
         faults,

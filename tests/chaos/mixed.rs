@@ -1,4 +1,5 @@
-//! Kills, pauses, partitions, delays, lost answers and clocks that run wrong, several at once, in one history.
+//! Kills, pauses, partitions, delays, lost answers, clocks that run wrong and members that come and go, several at once, in one
+//! history.
 
 use super::kept::Kept;
 use quorate::chaos::{self, Kind, Plan, Progress, Report, Tools};
@@ -65,11 +66,12 @@ async fn many_faults_at_once() {
         Kind::HalfOpen,
         Kind::Answers,
         Kind::Clock,
+        Kind::Members,
     ];
     must_have(&faults);
     let dir = Kept::new();
     let mut plan = plan(dir.path(), &faults);
-    plan.at_least = BTreeMap::from([(Kind::Kill, 20), (Kind::Pause, 10)]);
+    plan.at_least = BTreeMap::from([(Kind::Kill, 20), (Kind::Pause, 10), (Kind::Members, 4)]);
     if Tools::find().missing(Kind::Clock).is_none() {
         plan.at_least.insert(Kind::Clock, 10);
     }
