@@ -1,7 +1,8 @@
 //! What has to hold, whatever happened: each invariant judged on what workers and target saw.
 //!
-//! **L** linearizable · **G** starts spaced as promised, at the target · **U** no slot twice, none lost · **M** stamps monotone,
-//! and never faster than clocks may run · **E** equal states · **V** serves again soon · **A** there was load.
+//! **L** linearizable · **G** starts spaced as promised, at the target · **W** windows never too full · **U** no slot twice, none
+//! lost · **M** stamps monotone, and never faster than clocks may run · **E** equal states · **V** serves again soon · **A** there
+//! was load.
 
 use super::history::Arrival;
 use super::load::{Key, Promise};
@@ -89,7 +90,9 @@ impl Starts {
                 starts.late += 1;
                 continue;
             }
-            starts.judged += u64::from(!arrival.end);
+            // A window promises nothing of starts.
+            let promised = !matches!(keys[usize::from(arrival.key)].promise, Promise::Window { .. });
+            starts.judged += u64::from(!arrival.end && promised);
             by_key.entry(arrival.key).or_default().push(*arrival);
         }
         starts.twice = permits
@@ -135,6 +138,7 @@ impl Starts {
                 }
             }
             Promise::Concurrency { max, .. } => self.at_once(key, max, arrivals),
+            Promise::Window { .. } => {}
         }
     }
 

@@ -35,6 +35,7 @@ mod schedule;
 pub mod target;
 mod ticks;
 mod tools;
+mod windows;
 pub mod worker;
 
 pub use fault::Kind;

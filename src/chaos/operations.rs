@@ -37,6 +37,8 @@ pub(super) struct Operations {
     pub(super) denied: u64,
     pub(super) looks: u64,
     pub(super) released: u64,
+    /// Permits that were given back, or may have been.
+    pub(super) given_back: HashSet<u64>,
     pub(super) not_applied: u64,
     pub(super) unknown_attempts: u64,
     /// Requests whose end nobody knows.
@@ -154,6 +156,9 @@ impl Operations {
                     self.calls.push(Call { key: look.key, from_ns: look.sent_ns, to_ns: look.back_ns, op });
                 }
                 Event::Release(release) => {
+                    if release.released != Some(false) {
+                        self.given_back.insert(release.permit);
+                    }
                     let (op, to_ns) = match release.released {
                         Some(true) => {
                             self.released += 1;

@@ -18,6 +18,7 @@ use super::progress::Progress;
 use super::report::{self, Report};
 use super::ticks::{now_ns, ns};
 use super::tools::Tools;
+use super::windows;
 use crate::api::{AcquireRequest, AcquireResponse, DigestResponse, Millis, Wait};
 use crate::clock::Deadline;
 use std::collections::BTreeMap;
@@ -378,6 +379,7 @@ fn verdict(plan: &Plan, events: &[Event], arrivals: &[Arrival], scene: &Scene, m
     let findings = vec![
         judge::linearizable(&operations, &keys),
         starts.finding(spaced),
+        windows::finding(&operations, &keys),
         judge::unique(&operations, &starts, wrong_again, *again),
         judge::monotone(&operations.granted, if fast { 2_001_000 } else { 0 }),
         Finding::new(
