@@ -247,9 +247,7 @@ impl Cluster {
         for node in self.nodes.iter() {
             let mut body = node.hold().await;
             body.kill();
-            if let Some(volume) = body.volume.take() {
-                volume.remove();
-            }
+            drop(body.volume.take());
         }
     }
 }
@@ -311,7 +309,8 @@ impl Body {
         let log = File::options().create(true).append(true).open(log_of(&self.logs, self.id))?;
         let mut command = Command::new(&self.program);
         command.args(&self.args).args(["--id", &self.id.to_string(), "--data"]).arg(self.data()).args(&self.origin);
-        command.env_remove("QUORATE_CONFIG").stdin(Stdio::piped());
+        // Looking up the names for a backtrace takes a big program longer than it may take to stop.
+        command.env_remove("QUORATE_CONFIG").env("RUST_BACKTRACE", "0").stdin(Stdio::piped());
         command.stdout(log.try_clone()?).stderr(log);
         command.envs(self.clock.start());
         if let Some(points) = self.failpoints.take() {

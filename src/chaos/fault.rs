@@ -70,6 +70,14 @@ impl Kind {
         Self::ALL.into_iter().filter(|kind| *kind != Self::ClockFast).collect()
     }
 
+    /// How many nodes it takes.
+    pub(super) const fn nodes_min(self) -> u64 {
+        match self {
+            Self::Partition | Self::Delay => 2,
+            _ => 1,
+        }
+    }
+
     /// The name on the command line.
     pub const fn name(self) -> &'static str {
         match self {

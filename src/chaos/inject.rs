@@ -29,8 +29,13 @@ const AT_ONCE_MAX: usize = 4;
 /// as well.
 const WORKS_WITHIN: Duration = Duration::from_secs(6);
 const STRIKES_ANYWAY_PERCENT: u64 = 20;
+/// The first fault of a kind comes so many times sooner, so that short runs have some of each.
+const FIRST_SOONER: u32 = 4;
 /// How long an EIO or a failpoint gets to bring its node down.
 const DOWN_WITHIN: Duration = Duration::from_secs(6);
+
+/// Points in the code that every node passes all the time.
+const FREQUENT: [&str; 3] = ["append", "sync", "apply"];
 
 /// A fault that was injected.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -75,18 +80,18 @@ impl Injector {
         self.records().iter().filter(|record| record.kind == kind.name()).count() as u64
     }
 
-    /// Injects faults of these kinds until `stop` turns true, and returns when all of them are over.
-    pub(super) async fn run(&self, kinds: &[Kind], stop: &watch::Receiver<bool>) {
+    /// Injects faults of these kinds until `stop` turns true, and returns when all of them are over: with what went wrong with it.
+    pub(super) async fn run(&self, kinds: &[Kind], stop: &watch::Receiver<bool>) -> Vec<String> {
         let mut tasks = JoinSet::new();
         for kind in kinds.iter().copied() {
             let (injector, mut stop) = (self.clone(), stop.clone());
             tasks.spawn(async move {
-                for draw in Schedule::new(injector.seed, kind, injector.hold_max) {
+                for (number, mut draw) in Schedule::new(injector.seed, kind, injector.hold_max).enumerate() {
+                    let gap = if number == 0 { draw.gap / FIRST_SOONER } else { draw.gap };
                     tokio::select! {
                         _ = stop.wait_for(|stop| *stop) => return,
-                        () = sleep(draw.gap) => {}
+                        () = sleep(gap) => {}
                     }
-                    let mut draw = draw;
                     if !draw.dice.percent(STRIKES_ANYWAY_PERCENT) {
                         injector.works().await;
                     }
@@ -100,7 +105,11 @@ impl Injector {
                 }
             });
         }
-        while tasks.join_next().await.is_some() {}
+        let mut broken = Vec::new();
+        while let Some(ended) = tasks.join_next().await {
+            broken.extend(ended.err().map(|error| format!("injecting broke: {error}")));
+        }
+        broken
     }
 
     /// Waits for a leader, within reason.
@@ -143,7 +152,8 @@ impl Injector {
     /// One that belongs to the cluster: what happens to others shows nothing.
     fn any(&self, dice: &mut Rng) -> &Node {
         let members = self.cluster.members();
-        if members.is_empty() { &self.cluster.nodes[0] } else { *dice.pick(&members) }
+        let at = usize::try_from(dice.below(members.len() as u64)).unwrap_or(0);
+        members.get(at).copied().unwrap_or(&self.cluster.nodes[0])
     }
 
     /// The leader as a rule, else any node.
@@ -171,11 +181,12 @@ impl Injector {
             _ => self.cluster.members().len(),
         };
         let (ids, mut bodies) = self.hold_some(&mut draw.dice, count).await;
-        for body in &mut bodies {
-            body.kill();
-        }
+        let killed = bodies.iter_mut().filter_map(|body| body.kill().then_some(())).count();
         sleep(draw.hold).await;
         bodies.iter_mut().for_each(back_up);
+        if killed == 0 {
+            return None;
+        }
         let what = format!("{} killed at once, back after {:?}", names(&ids), draw.hold);
         Some((ids, what))
     }
@@ -315,6 +326,9 @@ impl Injector {
         let one = self.any(&mut draw.dice).place;
         let nodes = self.cluster.members().into_iter().filter(|node| all || node.place == one);
         let (ids, places): (Vec<u64>, Vec<u64>) = nodes.map(|node| (node.id(), node.place)).unzip();
+        if places.is_empty() {
+            return None;
+        }
         let set = |lost| {
             for place in &places {
                 self.cluster.roads.change(WORKERS, *place, |road| road.answers_lost = lost);
@@ -377,14 +391,14 @@ impl Injector {
         let broken = disk::Injection::error(body.pid()?).await?;
         let stopped = ends(&mut body).await;
         broken.end().await;
-        if !stopped {
-            // No sync happened in all that time, or the node did not stop: the checks will tell which.
-            return None;
-        }
+        // If it has not stopped, no sync happened in all that time, or it is still at it: it must not end later, with nobody there
+        // who starts it again.
+        body.kill();
         sleep(draw.hold).await;
         back_up(&mut body);
         let id = body.id();
-        Some((vec![id], format!("a sync of node {id} failed: it stopped, and is back after {:?}", draw.hold)))
+        stopped
+            .then(|| (vec![id], format!("a sync of node {id} failed: it stopped, and is back after {:?}", draw.hold)))
     }
 
     async fn power(&self, mut draw: Draw) -> Done {
@@ -420,10 +434,11 @@ impl Injector {
     async fn failpoint(&self, mut draw: Draw) -> Done {
         let node = self.any(&mut draw.dice);
         let mut body = node.try_hold()?;
-        let point = *draw.dice.pick(&failpoint::POINTS);
+        // Many points are met only by a leader, or hardly ever; those that every node meets all the time come more often.
+        let often = draw.dice.percent(60);
+        let point = if often { *draw.dice.pick(&FREQUENT) } else { *draw.dice.pick(&failpoint::POINTS) };
         // Rare points are met at once, frequent ones after a while.
-        let rare = ["vote", "snapshot", "install", "purge"].contains(&point);
-        let skip = if rare { 0 } else { draw.dice.between(5, 400) };
+        let skip = if FREQUENT.contains(&point) { draw.dice.between(5, 150) } else { 0 };
         body.kill();
         body.failpoints = Some(format!("{point}={skip}*off->return"));
         body.spawn().ok()?;

@@ -7,7 +7,8 @@
 //!
 //! Invariants
 //! - Nothing here takes part in a node: it sees nodes as workers and operators do, from outside.
-//! - What could not be injected is said; what was injected is counted; a run without load fails.
+//! - What could not be injected is said; what was injected is counted; a run without load or without faults fails.
+//! - Whatever ends a run, nothing of it stays behind but its directory.
 //! - The judge is tested itself: hand-made bad histories are refused.
 //!
 //! Not here: the simulation of a whole cluster in one process (`tests/`), the command line (`cli/`).
@@ -16,6 +17,7 @@ mod clocks;
 mod cluster;
 mod disk;
 mod fault;
+mod floor;
 mod helpers;
 mod history;
 mod inject;
@@ -28,6 +30,7 @@ mod operations;
 mod power;
 mod progress;
 mod proxy;
+mod replays;
 mod report;
 mod rng;
 mod run;
@@ -42,5 +45,5 @@ pub use fault::Kind;
 pub use judge::{Finding, Starts};
 pub use progress::Progress;
 pub use report::{Bar, Load, Report, Second, Spread};
-pub use run::{Plan, run};
+pub use run::{Plan, run, run_until};
 pub use tools::Tools;

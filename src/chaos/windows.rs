@@ -8,11 +8,11 @@ use super::load::{Key, Promise};
 use super::operations::Operations;
 use std::collections::BTreeMap;
 
-/// Whether no window was ever too full.
-pub(super) fn finding(operations: &Operations, keys: &[Key]) -> Finding {
+/// Whether no window was ever too full; shown by so many slots at least.
+pub(super) fn finding(operations: &Operations, keys: &[Key], least: usize) -> Finding {
     // Slots by key and cell. What was given back, or may have been, does not count; what nobody was told of cannot.
     let mut cells: BTreeMap<u16, BTreeMap<u64, u64>> = BTreeMap::new();
-    let mut judged = 0_u64;
+    let mut judged = 0_usize;
     for granted in operations.granted.iter().filter(|granted| !operations.given_back.contains(&granted.grant.permit)) {
         let Promise::Window { cell_us, .. } = keys[usize::from(granted.key)].promise else { continue };
         let slot_us = granted.grant.slot_us;
@@ -36,8 +36,9 @@ pub(super) fn finding(operations: &Operations, keys: &[Key]) -> Finding {
             }
         }
     }
-    let seen = format!("{judged} slots, {full} times as many as may be");
-    Finding::new('W', "windows never hold more than they may, in cluster time", &wrong, seen)
+    let seen = format!("{full} times as many as may be");
+    let finding = Finding::new('W', "windows never hold more than they may, in cluster time", &wrong, seen);
+    finding.on_at_least(least, judged, "slots")
 }
 
 #[cfg(test)]
@@ -68,7 +69,7 @@ mod tests {
     }
 
     fn held(operations: &Operations) -> bool {
-        finding(operations, &keys()).held == Some(true)
+        finding(operations, &keys(), 1).held == Some(true)
     }
 
     /// "The current cell and the `T/resolution − 1` before it count in full": two in a second, by quarters of it.
