@@ -162,6 +162,7 @@ async fn a_node_may_die_at_every_point() {
         };
         assert_eq!(status.signal(), Some(SIGABRT), "{point}: {}", scene.cluster.node(id).log());
         scene.comes_back(id).await;
+        println!("node {id} died at {point} and is back");
     }
     scene.nothing_is_lost().await;
 }
