@@ -69,12 +69,12 @@ fn unshare() -> Result<Vec<&'static str>, String> {
     Err(why)
 }
 
-/// Cluster time as a linearizable look told it, and the true instants before and after.
+/// Cluster time as a linearizable look told it, and the true instants before and after; all in microseconds.
 #[derive(Debug, Clone, Copy)]
 struct Seen {
-    before_us: u64,
-    now_us: u64,
-    after_us: u64,
+    before: u64,
+    now: u64,
+    after: u64,
 }
 
 async fn look(cluster: &mut Cluster, began: Stopwatch) -> Seen {
@@ -83,9 +83,9 @@ async fn look(cluster: &mut Cluster, began: Stopwatch) -> Seen {
     loop {
         let leader = cluster.leader().await;
         let url = format!("{}/keys/watched", cluster.node(leader).url);
-        let before_us = us();
+        let before = us();
         if let Some(view) = get(&cluster.http, &url).await {
-            return Seen { before_us, now_us: micros(&view["now_ms"]), after_us: us() };
+            return Seen { before, now: micros(&view["now_ms"]), after: us() };
         }
         assert!(tries.next().await, "nobody looks:\n{}", cluster.logs());
     }
@@ -171,11 +171,11 @@ async fn a_restart_in_another_time_namespace_moves_no_slot() {
     check(&grants);
     for (at, earlier) in seen.iter().enumerate() {
         for later in &seen[at + 1..] {
-            assert!(later.now_us >= earlier.now_us, "time went back: {earlier:?} {later:?}");
+            assert!(later.now >= earlier.now, "time went back: {earlier:?} {later:?}");
             // Clocks may be 500 ppm fast, and answers are rounded up to a microsecond.
-            let passed = later.after_us - earlier.before_us;
+            let passed = later.after - earlier.before;
             let most = passed + passed / 2_000 + 2;
-            assert!(later.now_us - earlier.now_us <= most, "time ran ahead: {earlier:?} {later:?}");
+            assert!(later.now - earlier.now <= most, "time ran ahead: {earlier:?} {later:?}");
         }
     }
     println!("{} grants, {} looks; who led, and where: {led:?}", grants.len(), seen.len());
