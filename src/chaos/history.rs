@@ -132,7 +132,7 @@ pub(super) struct Look {
     /// The last permit of the key; 0 if the key is idle.
     #[serde(rename = "p")]
     pub permit: u64,
-    /// Cluster time of the look.
+    /// Cluster time of the look; 0 if the key is idle, which does not tell.
     #[serde(rename = "t")]
     pub now_us: u64,
 }

@@ -8,6 +8,7 @@ use super::cluster::{Body, Cluster, Node};
 use super::disk;
 use super::fault::Kind;
 use super::leader::Leaders;
+use super::members::Operator;
 use super::power::Volume;
 use super::proxy::WORKERS;
 use super::rng::Rng;
@@ -28,8 +29,13 @@ const AT_ONCE_MAX: usize = 4;
 /// as well.
 const WORKS_WITHIN: Duration = Duration::from_secs(6);
 const STRIKES_ANYWAY_PERCENT: u64 = 20;
+/// The first fault of a kind comes so many times sooner, so that short runs have some of each.
+const FIRST_SOONER: u32 = 4;
 /// How long an EIO or a failpoint gets to bring its node down.
 const DOWN_WITHIN: Duration = Duration::from_secs(6);
+
+/// Points in the code that every node passes all the time.
+const FREQUENT: [&str; 3] = ["append", "sync", "apply"];
 
 /// A fault that was injected.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -53,6 +59,8 @@ pub(super) struct Injector {
     pub(super) leaders: Leaders,
     pub(super) seed: u64,
     pub(super) hold_max: Duration,
+    /// Voters, when nothing is being changed.
+    voters: usize,
     records: Arc<Mutex<Vec<Injected>>>,
     places: Arc<Semaphore>,
 }
@@ -60,7 +68,8 @@ pub(super) struct Injector {
 impl Injector {
     pub(super) fn new(cluster: Cluster, leaders: Leaders, seed: u64, hold_max: Duration) -> Self {
         let places = Arc::new(Semaphore::new(AT_ONCE_MAX));
-        Self { cluster, leaders, seed, hold_max, records: Arc::default(), places }
+        let voters = cluster.members().len();
+        Self { cluster, leaders, seed, hold_max, voters, records: Arc::default(), places }
     }
 
     pub(super) fn records(&self) -> Vec<Injected> {
@@ -71,22 +80,24 @@ impl Injector {
         self.records().iter().filter(|record| record.kind == kind.name()).count() as u64
     }
 
-    /// Injects faults of these kinds until `stop` turns true, and returns when all of them are over.
-    pub(super) async fn run(&self, kinds: &[Kind], stop: &watch::Receiver<bool>) {
+    /// Injects faults of these kinds until `stop` turns true, and returns when all of them are over: with what went wrong with it.
+    pub(super) async fn run(&self, kinds: &[Kind], stop: &watch::Receiver<bool>) -> Vec<String> {
         let mut tasks = JoinSet::new();
         for kind in kinds.iter().copied() {
             let (injector, mut stop) = (self.clone(), stop.clone());
             tasks.spawn(async move {
-                for draw in Schedule::new(injector.seed, kind, injector.hold_max) {
+                for (number, mut draw) in Schedule::new(injector.seed, kind, injector.hold_max).enumerate() {
+                    let gap = if number == 0 { draw.gap / FIRST_SOONER } else { draw.gap };
                     tokio::select! {
                         _ = stop.wait_for(|stop| *stop) => return,
-                        () = sleep(draw.gap) => {}
+                        () = sleep(gap) => {}
                     }
-                    let mut draw = draw;
                     if !draw.dice.percent(STRIKES_ANYWAY_PERCENT) {
                         injector.works().await;
                     }
-                    let Ok(_place) = injector.places.acquire().await else { return };
+                    // An operator does no harm, and waits for nobody who does.
+                    let places = u32::from(kind != Kind::Members);
+                    let Ok(_place) = injector.places.acquire_many(places).await else { return };
                     if *stop.borrow() {
                         return;
                     }
@@ -94,7 +105,11 @@ impl Injector {
                 }
             });
         }
-        while tasks.join_next().await.is_some() {}
+        let mut broken = Vec::new();
+        while let Some(ended) = tasks.join_next().await {
+            broken.extend(ended.err().map(|error| format!("injecting broke: {error}")));
+        }
+        broken
     }
 
     /// Waits for a leader, within reason.
@@ -122,6 +137,7 @@ impl Injector {
             Kind::DiskError => self.disk_error(draw).await,
             Kind::Power => self.power(draw).await,
             Kind::Failpoint => self.failpoint(draw).await,
+            Kind::Members => self.members(draw).await,
         };
         if let Some((nodes, what)) = done {
             let record = Injected { kind: kind.name(), nodes, at_ns, until_ns: now_ns(), what };
@@ -133,8 +149,11 @@ impl Injector {
         self.leaders.current().and_then(|id| self.cluster.node(id))
     }
 
+    /// One that belongs to the cluster: what happens to others shows nothing.
     fn any(&self, dice: &mut Rng) -> &Node {
-        dice.pick(&self.cluster.nodes)
+        let members = self.cluster.members();
+        let at = usize::try_from(dice.below(members.len() as u64)).unwrap_or(0);
+        members.get(at).copied().unwrap_or(&self.cluster.nodes[0])
     }
 
     /// The leader as a rule, else any node.
@@ -149,44 +168,47 @@ impl Injector {
         if !body.kill() {
             return None;
         }
+        let id = body.id();
         sleep(draw.hold).await;
         back_up(&mut body);
-        Some((vec![node.id], format!("leader {} killed, back after {:?}", node.id, draw.hold)))
+        Some((vec![id], format!("leader {id} killed, back after {:?}", draw.hold)))
     }
 
     async fn crash(&self, mut draw: Draw) -> Done {
         let count = match draw.dice.below(20) {
             0..12 => 1,
             12..17 => 2,
-            _ => self.cluster.nodes.len(),
+            _ => self.cluster.members().len(),
         };
         let (ids, mut bodies) = self.hold_some(&mut draw.dice, count).await;
-        for body in &mut bodies {
-            body.kill();
-        }
+        let killed = bodies.iter_mut().filter_map(|body| body.kill().then_some(())).count();
         sleep(draw.hold).await;
         bodies.iter_mut().for_each(back_up);
+        if killed == 0 {
+            return None;
+        }
         let what = format!("{} killed at once, back after {:?}", names(&ids), draw.hold);
         Some((ids, what))
     }
 
-    /// Takes hold of so many nodes, in the order of their ids: whoever takes several does so in that order.
+    /// Takes hold of so many nodes, in the order of their places: whoever takes several does so in that order.
     async fn hold_some(&self, dice: &mut Rng, count: usize) -> (Vec<u64>, Vec<OwnedMutexGuard<Body>>) {
-        let mut ids = self.cluster.ids();
-        while ids.len() > count {
-            let at = usize::try_from(dice.below(ids.len() as u64)).unwrap_or(0);
-            ids.remove(at);
+        let mut nodes = self.cluster.members();
+        while nodes.len() > count {
+            let at = usize::try_from(dice.below(nodes.len() as u64)).unwrap_or(0);
+            nodes.remove(at);
         }
         let mut bodies = Vec::new();
-        for node in self.cluster.nodes.iter().filter(|node| ids.contains(&node.id)) {
+        for node in nodes {
             bodies.push(node.hold().await);
         }
-        (ids, bodies)
+        (bodies.iter().map(|body| body.id()).collect(), bodies)
     }
 
     async fn pause(&self, mut draw: Draw) -> Done {
         let node = self.mostly_leader(&mut draw.dice);
-        let was_leader = self.leaders.current() == Some(node.id);
+        let id = node.id();
+        let was_leader = self.leaders.current() == Some(id);
         // Held only for the signal: a paused node may be killed, and then there is nothing to wake up.
         let pid = {
             let body = node.try_hold()?;
@@ -198,15 +220,20 @@ impl Injector {
             body.signal(Signal::CONT);
         }
         let whom = if was_leader { "leader" } else { "node" };
-        Some((vec![node.id], format!("{whom} {} stopped for {:?}", node.id, draw.hold)))
+        Some((vec![id], format!("{whom} {id} stopped for {:?}", draw.hold)))
     }
 
     async fn partition(&self, mut draw: Draw) -> Done {
-        let (ids, dice) = (self.cluster.ids(), &mut draw.dice);
+        let (places, dice) = (self.cluster.places(), &mut draw.dice);
         let late = dice.percent(50);
-        let leader = self.leader()?.id;
-        let follower = *dice.pick(&ids.iter().copied().filter(|id| *id != leader).collect::<Vec<_>>());
-        let others = |one: u64| ids.iter().copied().filter(move |id| *id != one);
+        let (leader, leads) = self.leader().map(|node| (node.place, node.id()))?;
+        let others = |one: u64| places.iter().copied().filter(move |place| *place != one);
+        let followers: Vec<u64> = others(leader).collect();
+        if followers.is_empty() {
+            return None;
+        }
+        let follower = *dice.pick(&followers);
+        let follows = self.cluster.id_at(follower)?;
         // Cuts are made road by road: what a caller sends, and what comes back to it.
         let mut cuts: Vec<(u64, u64, bool, bool)> = Vec::new();
         let both_ways =
@@ -214,28 +241,29 @@ impl Injector {
         let (nodes, what) = match dice.below(5) {
             0 => {
                 cuts.extend(both_ways(leader));
-                (vec![leader], format!("leader {leader} alone"))
+                (vec![leads], format!("leader {leads} alone"))
             }
             1 => {
                 cuts.extend(both_ways(follower));
-                (vec![follower], format!("follower {follower} alone"))
+                (vec![follows], format!("follower {follows} alone"))
             }
             2 => {
                 cuts.extend(
                     others(leader).flat_map(|other| [(leader, other, false, true), (other, leader, true, false)]),
                 );
-                (vec![leader], format!("leader {leader} hears nobody"))
+                (vec![leads], format!("leader {leads} hears nobody"))
             }
             3 => {
                 cuts.extend(
                     others(leader).flat_map(|other| [(leader, other, true, false), (other, leader, false, true)]),
                 );
-                (vec![leader], format!("nobody hears leader {leader}"))
+                (vec![leads], format!("nobody hears leader {leads}"))
             }
             _ => {
-                let next = |at: usize| ids[(at + 1) % ids.len()];
-                cuts.extend(ids.iter().enumerate().flat_map(|(at, id)| [(*id, next(at), true, true)]));
-                (ids.clone(), "a ring: nobody reaches the next".to_owned())
+                let next = |at: usize| places[(at + 1) % places.len()];
+                cuts.extend(places.iter().enumerate().flat_map(|(at, place)| [(*place, next(at), true, true)]));
+                let ids = places.iter().filter_map(|place| self.cluster.id_at(*place)).collect();
+                (ids, "a ring: nobody reaches the next".to_owned())
             }
         };
         for (from, to, there, back) in &cuts {
@@ -252,15 +280,16 @@ impl Injector {
     }
 
     async fn delay(&self, mut draw: Draw) -> Done {
-        let node = self.mostly_leader(&mut draw.dice).id;
+        let node = self.mostly_leader(&mut draw.dice);
+        let (id, place) = (node.id(), node.place);
         let (delay_ms, jitter_ms) = if draw.dice.percent(70) { (75, 50) } else { (500, 100) };
         let with_workers = draw.dice.percent(40);
         let mut roads: Vec<(u64, u64)> = Vec::new();
-        for other in self.cluster.ids().into_iter().filter(|id| *id != node) {
-            roads.extend([(node, other), (other, node)]);
+        for other in self.cluster.nodes.iter().map(|node| node.place).filter(|other| *other != place) {
+            roads.extend([(place, other), (other, place)]);
         }
         if with_workers {
-            roads.push((WORKERS, node));
+            roads.push((WORKERS, place));
         }
         let set = |delay, jitter| {
             for (from, to) in &roads {
@@ -270,16 +299,18 @@ impl Injector {
         set(delay_ms, jitter_ms);
         sleep(draw.hold).await;
         set(0, 0);
-        Some((vec![node], format!("{delay_ms} ± {jitter_ms} ms around node {node} for {:?}", draw.hold)))
+        Some((vec![id], format!("{delay_ms} ± {jitter_ms} ms around node {id} for {:?}", draw.hold)))
     }
 
     async fn half_open(&self, draw: &Draw) -> Done {
         let node = self.leader()?;
         let mut body = node.try_hold()?;
-        let callers: Vec<u64> = self.cluster.ids().into_iter().chain([WORKERS]).filter(|id| *id != node.id).collect();
+        let id = body.id();
+        let others = self.cluster.nodes.iter().map(|node| node.place).filter(|place| *place != node.place);
+        let callers: Vec<u64> = others.chain([WORKERS]).collect();
         let set = |half_open| {
             for from in &callers {
-                self.cluster.roads.change(*from, node.id, |road| road.half_open = half_open);
+                self.cluster.roads.change(*from, node.place, |road| road.half_open = half_open);
             }
         };
         set(true);
@@ -287,16 +318,20 @@ impl Injector {
         sleep(draw.hold).await;
         back_up(&mut body);
         set(false);
-        killed.then(|| (vec![node.id], format!("leader {} killed, its connections stay open {:?}", node.id, draw.hold)))
+        killed.then(|| (vec![id], format!("leader {id} killed, its connections stay open {:?}", draw.hold)))
     }
 
     async fn answers(&self, mut draw: Draw) -> Done {
         let all = draw.dice.percent(40);
-        let one = self.any(&mut draw.dice).id;
-        let ids: Vec<u64> = self.cluster.ids().into_iter().filter(|id| all || *id == one).collect();
+        let one = self.any(&mut draw.dice).place;
+        let nodes = self.cluster.members().into_iter().filter(|node| all || node.place == one);
+        let (ids, places): (Vec<u64>, Vec<u64>) = nodes.map(|node| (node.id(), node.place)).unzip();
+        if places.is_empty() {
+            return None;
+        }
         let set = |lost| {
-            for id in &ids {
-                self.cluster.roads.change(WORKERS, *id, |road| road.answers_lost = lost);
+            for place in &places {
+                self.cluster.roads.change(WORKERS, *place, |road| road.answers_lost = lost);
             }
         };
         set(true);
@@ -321,7 +356,8 @@ impl Injector {
         body.kill();
         body.clock.set_rate(ppm);
         back_up(&mut body);
-        Some((vec![node.id], format!("clocks of node {} at {}.{:06}", node.id, ppm / 1_000_000, ppm % 1_000_000)))
+        let id = body.id();
+        Some((vec![id], format!("clocks of node {id} at {}.{:06}", ppm / 1_000_000, ppm % 1_000_000)))
     }
 
     async fn wall(&self, mut draw: Draw) -> Done {
@@ -330,7 +366,7 @@ impl Injector {
             _ => None,
         };
         let mut nodes = self.cluster.nodes.iter();
-        let (node, file) = nodes.find_map(|node| Some((node.id, stepped(&*node.try_hold()?)?)))?;
+        let (node, file) = nodes.find_map(|node| Some((node.id(), stepped(&*node.try_hold()?)?)))?;
         let hours = draw.dice.between(1, 2_000);
         let sign = if draw.dice.percent(50) { '+' } else { '-' };
         std::fs::write(&file, format!("{sign}{hours}h\n")).ok()?;
@@ -342,11 +378,11 @@ impl Injector {
     async fn slow_disk(&self, mut draw: Draw) -> Done {
         let node = self.mostly_leader(&mut draw.dice);
         let delay_ms = draw.dice.between(100, 2_000);
-        let pid = node.try_hold()?.pid()?;
+        let (id, pid) = node.try_hold().and_then(|body| Some((body.id(), body.pid()?)))?;
         let slow = disk::Injection::slow(pid, delay_ms).await?;
         sleep(draw.hold).await;
         slow.end().await;
-        Some((vec![node.id], format!("syncs of node {} take {delay_ms} ms more for {:?}", node.id, draw.hold)))
+        Some((vec![id], format!("syncs of node {id} take {delay_ms} ms more for {:?}", draw.hold)))
     }
 
     async fn disk_error(&self, mut draw: Draw) -> Done {
@@ -355,23 +391,21 @@ impl Injector {
         let broken = disk::Injection::error(body.pid()?).await?;
         let stopped = ends(&mut body).await;
         broken.end().await;
-        if !stopped {
-            // No sync happened in all that time, or the node did not stop: the checks will tell which.
-            return None;
-        }
+        // If it has not stopped, no sync happened in all that time, or it is still at it: it must not end later, with nobody there
+        // who starts it again.
+        body.kill();
         sleep(draw.hold).await;
         back_up(&mut body);
-        Some((
-            vec![node.id],
-            format!("a sync of node {} failed: it stopped, and is back after {:?}", node.id, draw.hold),
-        ))
+        let id = body.id();
+        stopped
+            .then(|| (vec![id], format!("a sync of node {id} failed: it stopped, and is back after {:?}", draw.hold)))
     }
 
     async fn power(&self, mut draw: Draw) -> Done {
         let count = match draw.dice.below(3) {
             0 => 1,
             1 => 2,
-            _ => self.cluster.nodes.len(),
+            _ => self.cluster.members().len(),
         };
         let (ids, mut bodies) = self.hold_some(&mut draw.dice, count).await;
         // Without power nobody says anything: file systems that are shut down under a process tell it of syncs that they did not do.
@@ -404,10 +438,11 @@ impl Injector {
     async fn failpoint(&self, mut draw: Draw) -> Done {
         let node = self.any(&mut draw.dice);
         let mut body = node.try_hold()?;
-        let point = *draw.dice.pick(&failpoint::POINTS);
+        // Many points are met only by a leader, or hardly ever; those that every node meets all the time come more often.
+        let often = draw.dice.percent(60);
+        let point = if often { *draw.dice.pick(&FREQUENT) } else { *draw.dice.pick(&failpoint::POINTS) };
         // Rare points are met at once, frequent ones after a while.
-        let rare = ["vote", "snapshot", "install", "purge"].contains(&point);
-        let skip = if rare { 0 } else { draw.dice.between(5, 400) };
+        let skip = if FREQUENT.contains(&point) { draw.dice.between(5, 150) } else { 0 };
         body.kill();
         body.failpoints = Some(format!("{point}={skip}*off->return"));
         body.spawn().ok()?;
@@ -415,7 +450,12 @@ impl Injector {
         body.kill();
         sleep(draw.hold).await;
         back_up(&mut body);
-        died.then(|| (vec![node.id], format!("node {} died at `{point}`", node.id)))
+        let id = body.id();
+        died.then(|| (vec![id], format!("node {id} died at `{point}`")))
+    }
+
+    async fn members(&self, mut draw: Draw) -> Done {
+        Operator::of(&self.cluster, self.voters)?.step(&mut draw.dice).await
     }
 }
 

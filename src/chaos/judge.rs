@@ -1,13 +1,14 @@
 //! What has to hold, whatever happened: each invariant judged on what workers and target saw.
 //!
-//! **L** linearizable · **G** starts spaced as promised, at the target · **U** no slot twice, none lost · **M** stamps monotone,
-//! and never faster than clocks may run · **E** equal states · **V** serves again soon · **A** there was load.
+//! **L** linearizable · **G** starts spaced as promised, at the target · **W** windows never too full · **U** no slot twice, none
+//! lost · **M** stamps monotone, and never faster than clocks may run · **E** equal states · **V** serves again soon · **A** there
+//! was load.
 
 use super::history::Arrival;
 use super::load::{Key, Promise};
 use super::model::{self, Verdict};
 use super::operations::{Granted, Operations};
-use crate::limits::DRIFT_PPM;
+use super::replays::{self, Replays};
 use serde::Serialize;
 use std::collections::HashMap;
 use std::time::Duration;
@@ -43,6 +44,17 @@ impl Finding {
         };
         Self { invariant, says, held: Some(wrong.is_empty()), detail }
     }
+
+    /// What held on too little has shown nothing.
+    pub(super) fn on_at_least(mut self, least: usize, count: usize, of: &str) -> Self {
+        if self.held == Some(true) && count < least {
+            self.held = Some(false);
+            self.detail = format!("only {count} {of}, {least} are the least that shows anything ({})", self.detail);
+        } else if self.held == Some(true) {
+            self.detail = format!("{}; {count} {of}, of {least} at least", self.detail);
+        }
+        self
+    }
 }
 
 pub(super) fn linearizable(operations: &Operations, keys: &[Key]) -> Finding {
@@ -55,10 +67,13 @@ pub(super) fn linearizable(operations: &Operations, keys: &[Key]) -> Finding {
         Verdict::Undecided(keys) => keys.iter().map(|key| format!("undecided for key {}", name(key))).collect(),
     };
     let seen = format!(
-        "{} operations on {} keys, {} of unknown outcome",
+        "{} operations on {} keys, {} of unknown outcome, {} looks at idle keys, {} of {} denials judged",
         operations.calls.len(),
         keys.len(),
-        operations.unknown
+        operations.unknown,
+        operations.idle,
+        operations.denials_judged,
+        operations.denied
     );
     Finding::new('L', "linearizable: one order explains every answer", &wrong, seen)
 }
@@ -70,6 +85,8 @@ pub struct Starts {
     pub judged: u64,
     /// Starts that arrived after their deadline, and were turned away.
     pub late: u64,
+    /// Pairs of starts of spaced keys.
+    pub pairs: usize,
     /// The smallest margin over the promised interval, in microseconds.
     pub margin_us: Option<i64>,
     #[serde(skip)]
@@ -89,7 +106,9 @@ impl Starts {
                 starts.late += 1;
                 continue;
             }
-            starts.judged += u64::from(!arrival.end);
+            // A window promises nothing of starts.
+            let promised = !matches!(keys[usize::from(arrival.key)].promise, Promise::Window { .. });
+            starts.judged += u64::from(!arrival.end && promised);
             by_key.entry(arrival.key).or_default().push(*arrival);
         }
         starts.twice = permits
@@ -107,6 +126,7 @@ impl Starts {
     fn judge(&mut self, key: &Key, arrivals: &[Arrival]) {
         match key.promise {
             Promise::Spacing { interval_us, .. } => {
+                self.pairs += arrivals.len().saturating_sub(1);
                 for pair in arrivals.windows(2) {
                     let gap_us = (pair[1].at_ns - pair[0].at_ns) / 1_000;
                     let margin = signed(gap_us) - signed(interval_us);
@@ -135,6 +155,7 @@ impl Starts {
                 }
             }
             Promise::Concurrency { max, .. } => self.at_once(key, max, arrivals),
+            Promise::Window { .. } => {}
         }
     }
 
@@ -170,10 +191,10 @@ impl Starts {
     }
 }
 
-pub(super) fn unique(operations: &Operations, starts: &Starts, replays: &[String], replayed: usize) -> Finding {
+pub(super) fn unique(operations: &Operations, starts: &Starts, replays: &Replays) -> Finding {
     let mut wrong = operations.contradictions.clone();
     wrong.extend(starts.twice.iter().cloned());
-    wrong.extend(replays.iter().cloned());
+    wrong.extend(replays.wrong.iter().cloned());
     for pair in operations.granted.windows(2) {
         if pair[0].grant.permit == pair[1].grant.permit {
             wrong.push(format!(
@@ -183,18 +204,22 @@ pub(super) fn unique(operations: &Operations, starts: &Starts, replays: &[String
         }
     }
     let seen = format!(
-        "{} permits, {} asked for again meanwhile and {replayed} at the end: always the same",
+        "{} permits, {} asked for again meanwhile: always the same; at the end {} were the same, {} over, {} not answered",
         operations.granted.len(),
-        operations.replayed
+        operations.replayed,
+        replays.same,
+        replays.expired,
+        replays.unanswered
     );
-    Finding::new('U', "no slot twice, none lost after it was answered", &wrong, seen)
+    let finding = Finding::new('U', "no slot twice, none lost after it was answered", &wrong, seen);
+    finding.on_at_least(replays::SAME_MIN, replays.same, "answered with a permit at the end")
 }
 
 /// Stamps in the order of the log, and the lemma on every pair: `C_j − C_i <= (1 + r)(s_j − s_i)`.
 pub(super) fn monotone(granted: &[Granted], fastest_ppm: u64) -> Finding {
     let mut wrong = Vec::new();
     let (mut latest, mut least, mut judged) = (0, i128::MAX, 0_u64);
-    let rate = i128::from(fastest_ppm.max(1_000_000 + DRIFT_PPM));
+    let rate = i128::from(fastest_ppm);
     for granted in granted {
         let Some(stamp_us) = granted.stamp_us else { continue };
         judged += 1;
@@ -213,7 +238,7 @@ pub(super) fn monotone(granted: &[Granted], fastest_ppm: u64) -> Finding {
         'M',
         "stamps never go back, nor faster than clocks may run",
         &wrong,
-        format!("{judged} stamps, every pair"),
+        format!("{judged} stamps, every pair of them"),
     )
 }
 
@@ -260,6 +285,7 @@ mod tests {
 
     #[test]
     fn time_that_runs_too_fast_is_found() {
+        const USUAL: u64 = 1_000_500;
         let granted = |permit: u64, stamp_us: u64, from_us: u64, to_us: u64| Granted {
             key: 0,
             request: (0, permit),
@@ -269,12 +295,25 @@ mod tests {
             to_ns: to_us * 1_000,
         };
         let held = |all: &[Granted], ppm| monotone(all, ppm).held == Some(true);
-        assert!(held(&[granted(1, 100, 500, 600), granted(2, 1_100, 1_500, 1_600)], 0));
-        assert!(!held(&[granted(1, 100_000, 500_000, 500_100), granted(2, 103_000, 501_000, 501_100)], 0));
+        assert!(held(&[granted(1, 100, 500, 600), granted(2, 1_100, 1_500, 1_600)], USUAL));
+        assert!(!held(&[granted(1, 100_000, 500_000, 500_100), granted(2, 103_000, 501_000, 501_100)], USUAL));
         assert!(held(&[granted(1, 100_000, 500_000, 500_100), granted(2, 103_000, 501_000, 501_600)], 2_000_000));
         assert!(
-            !held(&[granted(1, 100_000, 500_000, 500_100), granted(2, 99_000, 501_000, 501_100)], 0),
+            !held(&[granted(1, 100_000, 500_000, 500_100), granted(2, 99_000, 501_000, 501_100)], USUAL),
             "back in time"
         );
+    }
+
+    #[test]
+    fn what_held_on_too_little_has_shown_nothing() {
+        let finding =
+            |wrong: &[String], count| Finding::new('G', "spaced", wrong, "seen").on_at_least(5, count, "pairs");
+        assert_eq!(
+            (finding(&[], 5).held, finding(&[], 5).detail.as_str()),
+            (Some(true), "seen; 5 pairs, of 5 at least")
+        );
+        assert_eq!(finding(&[], 4).held, Some(false));
+        assert!(finding(&[], 4).detail.starts_with("only 4 pairs, 5 are"), "{}", finding(&[], 4).detail);
+        assert_eq!(finding(&["bad".to_owned()], 0).detail, "bad", "what is wrong comes first");
     }
 }

@@ -43,9 +43,9 @@ impl Leaders {
                     let node = &cluster.nodes[at];
                     // Only a leader's own word counts: others may not have heard of its end.
                     if let Some(view) = cluster.view(node).await
-                        && view.leader == Some(node.id)
+                        && view.leader == Some(view.me)
                     {
-                        leaders.saw(view.term, node.id);
+                        leaders.saw(view.term, view.me);
                     }
                     tokio::time::sleep(LOOK_EVERY).await;
                 }

@@ -33,6 +33,15 @@ pub(super) enum Promise {
         /// How long one lasts if nobody ends it.
         lease_us: u64,
     },
+    /// Never more than so many slots in so many cells in a row, in cluster time. It says nothing of starts.
+    Window {
+        /// In all of these cells.
+        count: u64,
+        /// The length of one.
+        cell_us: u64,
+        /// In a row: one if the window is aligned.
+        cells: u64,
+    },
 }
 
 /// One key.
@@ -48,9 +57,10 @@ pub(super) struct Key {
 const SPACED: u16 = 64;
 const BUCKETS: u16 = 8;
 const LEASED: u16 = 4;
+const WINDOWS: u16 = 8;
 
 /// How many keys there are.
-pub(super) const KEYS: u16 = SPACED + BUCKETS + LEASED;
+pub(super) const KEYS: u16 = SPACED + BUCKETS + LEASED + WINDOWS;
 
 /// All keys; a key is known by its place in this list.
 pub(super) fn keys() -> Vec<Key> {
@@ -68,7 +78,15 @@ pub(super) fn keys() -> Vec<Key> {
         let promise = Promise::Concurrency { max: 2 + u64::from(n % 2), lease_us: 2_000_000 };
         Key { name: format!("leased-{n}"), promise }
     });
-    spaced.chain(buckets).chain(leased).collect()
+    let windows = (0..WINDOWS).map(|n| {
+        // Sliding and aligned, and few enough that they are full most of the time.
+        let (cell_us, cells) = if n % 2 == 0 { (250_000, 4) } else { (800_000, 1) };
+        Key {
+            name: format!("window-{n}"),
+            promise: Promise::Window { count: 2 + u64::from(n / 2 % 2), cell_us, cells },
+        }
+    });
+    spaced.chain(buckets).chain(leased).chain(windows).collect()
 }
 
 impl Key {
@@ -96,6 +114,13 @@ impl Key {
                 lease: Some(millis(lease_us)),
                 ..LimitMembers::default()
             },
+            Promise::Window { count, cell_us, cells } => LimitMembers {
+                kind: Some(Kind::Window),
+                rate: Some(format!("{count}/{}", millis(cell_us * cells))),
+                resolution: (cells > 1).then(|| millis(cell_us)),
+                aligned: (cells == 1).then_some(true),
+                ..LimitMembers::default()
+            },
         };
         Limit::Members(Box::new(members))
     }
@@ -104,7 +129,7 @@ impl Key {
     pub(super) const fn unit_us(&self) -> u64 {
         match self.promise {
             Promise::Spacing { interval_us, window_us, .. } => interval_us + window_us,
-            Promise::Bucket { .. } | Promise::Concurrency { .. } => 0,
+            Promise::Bucket { .. } | Promise::Concurrency { .. } | Promise::Window { .. } => 0,
         }
     }
 }

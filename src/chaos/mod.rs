@@ -7,7 +7,8 @@
 //!
 //! Invariants
 //! - Nothing here takes part in a node: it sees nodes as workers and operators do, from outside.
-//! - What could not be injected is said; what was injected is counted; a run without load fails.
+//! - What could not be injected is said; what was injected is counted; a run without load or without faults fails.
+//! - Whatever ends a run, nothing of it stays behind but its directory.
 //! - The judge is tested itself: hand-made bad histories are refused.
 //!
 //! Not here: the simulation of a whole cluster in one process (`tests/`), the command line (`cli/`).
@@ -16,18 +17,21 @@ mod clocks;
 mod cluster;
 mod disk;
 mod fault;
+mod floor;
 mod helpers;
 mod history;
 mod inject;
 mod judge;
 mod leader;
 mod load;
+mod members;
 pub mod model;
 mod operations;
 mod ports;
 mod power;
 mod progress;
 mod proxy;
+mod replays;
 mod report;
 mod rng;
 mod run;
@@ -35,6 +39,7 @@ mod schedule;
 pub mod target;
 mod ticks;
 mod tools;
+mod windows;
 pub mod worker;
 
 pub use fault::Kind;
@@ -42,5 +47,5 @@ pub use judge::{Finding, Starts};
 pub use ports::free_port;
 pub use progress::Progress;
 pub use report::{Bar, Load, Report, Second, Spread};
-pub use run::{Plan, run};
+pub use run::{Plan, run, run_until};
 pub use tools::Tools;

@@ -148,9 +148,11 @@ impl State {
                 }
             }
             Op::Denied { farther_than_us, unseen } => {
-                // The slot was at most where the register ends, and the decision no earlier than the last one.
-                let end_us = self.taken.last().map_or(0, |last| last.slot_us + self.unit_us) + unseen * self.unit_us;
-                if end_us + ROUNDING_US <= self.now_us + farther_than_us && unseen == 0 {
+                // The decision was no earlier than the last one, and the slot at most where the register ends: those that nobody
+                // was told of took a unit each, from there or from the decision on.
+                let known_us = self.taken.last().map_or(0, |last| last.slot_us + self.unit_us);
+                let end_us = known_us.max(self.now_us) + unseen * self.unit_us;
+                if end_us + ROUNDING_US <= self.now_us + farther_than_us {
                     return None;
                 }
             }
@@ -308,6 +310,37 @@ mod tests {
             call(40, 50, denied),
         ];
         assert!(verdict(&full));
+    }
+
+    /// One request that nobody was told the end of excuses one unit, not everything.
+    #[test]
+    fn unseen_requests_excuse_a_unit_each() {
+        let denied = |farther_than_us, unseen| call(40, 50, Op::Denied { farther_than_us, unseen });
+        let with = |denied: Call| {
+            let unknown = call(5, u64::MAX, Op::Unknown);
+            [grant(0, 10, 1, 10_000, 10_000), grant(20, 30, 2, 11_000, 10_500), unknown, denied]
+        };
+        // It ends at 12,000, or at 13,000 with the one unseen: 2,500 from the last decision.
+        assert!(verdict(&with(denied(1_400, 0))), "full without any");
+        assert!(!verdict(&with(denied(2_400, 0))), "free without any");
+        assert!(verdict(&with(denied(2_400, 1))), "full if it took one");
+        assert!(!verdict(&with(denied(2_600, 1))), "free even if it took one");
+        let rested = |denied: Call| [grant(0, 10, 1, 10_000, 10_000), grant(20, 30, 2, 90_000, 90_000), denied];
+        assert!(!verdict(&rested(denied(3_100, 2))), "free even if both came just before");
+        assert!(verdict(&rested(denied(2_900, 2))), "full if both came just before");
+    }
+
+    /// Nobody is told cluster time of an idle key: what is given is the latest that it can have been.
+    #[test]
+    fn a_key_is_idle_only_when_its_last_unit_is_over() {
+        let idle = |now_us| call(20, 30, Op::Look { permit: 0, now_us, unseen: false });
+        let one = grant(0, 10, 1, 10_000, 9_000);
+        assert!(!verdict(&[one.clone(), idle(9_999)]), "its slot lies ahead");
+        assert!(!verdict(&[one.clone(), idle(10_900)]), "its unit is not over");
+        assert!(verdict(&[one.clone(), idle(11_000)]));
+        assert!(verdict(&[idle(0), one.clone()].map(|call| Call { from_ns: 0, to_ns: 30, ..call })), "looked before");
+        let back = call(12, 15, Op::Release { permit: 1 });
+        assert!(verdict(&[one, back, idle(9_500)]), "given back");
     }
 
     #[test]

@@ -35,8 +35,16 @@ pub(super) struct Operations {
     /// What contradicts itself, whatever the order.
     pub(super) contradictions: Vec<String>,
     pub(super) denied: u64,
+    /// Denials that could have been found wrong: those that unseen requests do not explain by themselves.
+    pub(super) denials_judged: u64,
     pub(super) looks: u64,
+    /// Looks that found nothing.
+    pub(super) idle: u64,
     pub(super) released: u64,
+    /// Permits of spaced keys.
+    pub(super) spaced: usize,
+    /// Permits that were given back, or may have been.
+    pub(super) given_back: HashSet<u64>,
     pub(super) not_applied: u64,
     pub(super) unknown_attempts: u64,
     /// Requests whose end nobody knows.
@@ -46,7 +54,8 @@ pub(super) struct Operations {
 }
 
 impl Operations {
-    pub(super) fn sort_out(events: &[Event], keys: &[Key]) -> Self {
+    /// Cluster time ran at most at `rate_ppm` of real time.
+    pub(super) fn sort_out(events: &[Event], keys: &[Key], rate_ppm: u64) -> Self {
         let mut operations = Self::default();
         let mut requests: BTreeMap<RequestNumber, Vec<&Attempt>> = BTreeMap::new();
         for event in events {
@@ -63,8 +72,8 @@ impl Operations {
             operations.request(attempts, keys, &mut unseen);
         }
         operations.granted.sort_by_key(|granted| granted.grant.permit);
-        operations.denials(&requests, &unseen);
-        operations.others(events, &unseen);
+        operations.denials(&requests, keys, &unseen);
+        operations.others(events, &unseen, rate_ppm);
         operations
     }
 
@@ -116,6 +125,7 @@ impl Operations {
                 let Grant { permit, slot_us, .. } = granted.grant;
                 let op = Op::Grant { permit, slot_us, unit_us, stamp_us: granted.stamp_us };
                 self.calls.push(Call { key, from_ns: granted.from_ns, to_ns: granted.to_ns, op });
+                self.spaced += usize::from(unit_us > 0);
                 self.granted.push(granted);
             }
             (None, Some(sent_ns)) => {
@@ -126,18 +136,26 @@ impl Operations {
         }
     }
 
-    fn denials(&mut self, requests: &BTreeMap<RequestNumber, Vec<&Attempt>>, unseen: &HashMap<u16, Vec<u64>>) {
+    fn denials(
+        &mut self,
+        requests: &BTreeMap<RequestNumber, Vec<&Attempt>>,
+        keys: &[Key],
+        unseen: &HashMap<u16, Vec<u64>>,
+    ) {
         for attempt in requests.values().flatten() {
             let Outcome::Denied(Some(farther_than_us)) = attempt.outcome else { continue };
             let near = |sent: &&u64| **sent <= attempt.back_ns && **sent + UNSEEN_FOR_NS > attempt.sent_ns;
             let unseen = unseen.get(&attempt.key).map_or(0, |sent| sent.iter().filter(near).count() as u64);
+            let unit_us = keys[usize::from(attempt.key)].unit_us();
+            self.denials_judged += u64::from(unseen * unit_us <= farther_than_us);
             let op = Op::Denied { farther_than_us, unseen };
             self.calls.push(Call { key: attempt.key, from_ns: attempt.sent_ns, to_ns: attempt.back_ns, op });
         }
     }
 
     /// Looks and releases, and whatever of them no order could explain.
-    fn others(&mut self, events: &[Event], unseen: &HashMap<u16, Vec<u64>>) {
+    fn others(&mut self, events: &[Event], unseen: &HashMap<u16, Vec<u64>>, rate_ppm: u64) {
+        let latest = Latest::of(&self.granted, rate_ppm);
         let told: HashSet<(u16, u64)> =
             self.granted.iter().map(|granted| (granted.key, granted.grant.permit)).collect();
         let mut strange: HashMap<u16, HashSet<u64>> = HashMap::new();
@@ -150,10 +168,15 @@ impl Operations {
                     if unseen {
                         strange.entry(look.key).or_default().insert(look.permit);
                     }
-                    let op = Op::Look { permit: look.permit, now_us: look.now_us, unseen };
+                    self.idle += u64::from(look.permit == 0);
+                    let now_us = if look.permit == 0 { latest.cluster_us(look.back_ns) } else { look.now_us };
+                    let op = Op::Look { permit: look.permit, now_us, unseen };
                     self.calls.push(Call { key: look.key, from_ns: look.sent_ns, to_ns: look.back_ns, op });
                 }
                 Event::Release(release) => {
+                    if release.released != Some(false) {
+                        self.given_back.insert(release.permit);
+                    }
                     let (op, to_ns) = match release.released {
                         Some(true) => {
                             self.released += 1;
@@ -181,9 +204,46 @@ impl Operations {
         }
     }
 
+    /// Permits whose decision can be dated.
+    pub(super) fn stamps(&self) -> usize {
+        self.granted.iter().filter(|granted| granted.stamp_us.is_some()).count()
+    }
+
     /// Every answer that was about the register.
     pub(super) fn answered(&self) -> u64 {
         self.granted.len() as u64 + self.denied + self.looks + self.released
+    }
+}
+
+/// How late it can have been in the cluster at an instant of the machine's clock. An idle key does not tell cluster time; but no
+/// stamp came before its request was sent, and cluster time runs no faster than clocks may (invariant M).
+struct Latest {
+    /// When a request was sent, and the least that cluster time was ahead of it by then, in nanoseconds times a million.
+    least: Vec<(u64, i128)>,
+    rate_ppm: i128,
+}
+
+impl Latest {
+    fn of(granted: &[Granted], rate_ppm: u64) -> Self {
+        let rate_ppm = i128::from(rate_ppm);
+        let ahead = |granted: &Granted| {
+            let stamp = i128::from(granted.stamp_us?) * 1_000_000_000;
+            Some((granted.from_ns, stamp - rate_ppm * i128::from(granted.from_ns)))
+        };
+        let mut least: Vec<(u64, i128)> = granted.iter().filter_map(ahead).collect();
+        least.sort_unstable();
+        let mut so_far = i128::MAX;
+        for (_, ahead) in &mut least {
+            so_far = so_far.min(*ahead);
+            *ahead = so_far;
+        }
+        Self { least, rate_ppm }
+    }
+
+    fn cluster_us(&self, at_ns: u64) -> u64 {
+        let at = self.least.partition_point(|(from_ns, _)| *from_ns <= at_ns);
+        let Some((_, ahead)) = at.checked_sub(1).map(|at| self.least[at]) else { return u64::MAX / 2 };
+        u64::try_from((ahead + self.rate_ppm * i128::from(at_ns)) / 1_000_000_000 + 1).unwrap_or(0)
     }
 }
 
@@ -201,6 +261,8 @@ mod tests {
     use super::super::history::{Look, Release};
     use super::super::load::keys;
     use super::*;
+
+    const RATE: u64 = 1_000_000 + DRIFT_PPM;
 
     fn attempt(number: u64, sent_ns: u64, outcome: Outcome) -> Event {
         Event::Acquire(Attempt { request: (1, number), key: 0, sent_ns, back_ns: sent_ns + 10, outcome })
@@ -227,7 +289,7 @@ mod tests {
             attempt(2, 250, lost()),
             Event::Look(Look { key: 0, sent_ns: 400, back_ns: 410, permit: 6, now_us: 9 }),
         ];
-        let operations = Operations::sort_out(&events, &keys());
+        let operations = Operations::sort_out(&events, &keys(), RATE);
         assert_eq!(operations.contradictions, Vec::<String>::new());
         let granted = operations.granted[0];
         assert_eq!((granted.from_ns, granted.to_ns), (200, 310), "what was certainly not applied does not count");
@@ -237,7 +299,7 @@ mod tests {
 
     #[test]
     fn contradictions_are_found_without_any_order() {
-        let found = |events: &[Event]| Operations::sort_out(events, &keys()).contradictions.join("; ");
+        let found = |events: &[Event]| Operations::sort_out(events, &keys(), RATE).contradictions.join("; ");
         let twice = [attempt(1, 100, grant(5, false)), attempt(1, 200, grant(6, true))];
         assert!(found(&twice).contains("permit 5 at 5000000 µs and permit 6"), "{}", found(&twice));
         let fresh = [attempt(1, 100, grant(5, false)), attempt(1, 200, grant(5, false))];
@@ -246,6 +308,42 @@ mod tests {
         assert!(found(&strange).contains("nobody was told of"));
         let release = Event::Release(Release { key: 0, permit: 3, sent_ns: 1, back_ns: 2, released: Some(true) });
         assert!(found(&[release.clone(), release]).contains("given back twice"));
+    }
+
+    /// A key that was forgotten while a slot of it lay ahead is noticed, and one that idled out is not.
+    #[test]
+    fn an_idle_key_is_judged_by_how_late_it_can_have_been() {
+        use super::super::model::{Verdict, check};
+        let held = |idle_at_ns: u64| {
+            let keys = keys();
+            let Promise::Spacing { window_us, .. } = keys[0].promise else { panic!("spaced") };
+            // Decided at once: its slot is the stamp, its unit 80 ms.
+            let drift = (window_us * 1_000).div_ceil(1_000_000) + 10;
+            let before_us = Some(window_us - drift);
+            let slot_us = 5_000_000;
+            let grant = Grant { permit: 1, slot_us, wait_us: 0, before_us, replayed: false, held: false };
+            let look = Look { key: 0, sent_ns: idle_at_ns - 5, back_ns: idle_at_ns, permit: 0, now_us: 0 };
+            let events = [attempt(1, 1_000_000_000, Outcome::Granted(grant)), Event::Look(look)];
+            let operations = Operations::sort_out(&events, &keys, RATE);
+            assert_eq!((operations.looks, operations.idle), (1, 1));
+            check(&operations.calls, std::time::Duration::from_secs(5)) == Verdict::Linearizable
+        };
+        assert!(!held(1_040_000_000), "40 ms after it was sent its unit cannot be over");
+        assert!(!held(1_079_000_000));
+        assert!(held(1_080_100_000));
+        assert!(held(2_000_000_000));
+    }
+
+    #[test]
+    fn denials_that_can_be_found_wrong_are_counted() {
+        let events = [
+            attempt(1, 100, Outcome::Unknown("lost".to_owned())),
+            attempt(2, 200, Outcome::Denied(Some(79_999))),
+            attempt(3, 300, Outcome::Denied(Some(80_000))),
+            attempt(4, 400, Outcome::Denied(None)),
+        ];
+        let operations = Operations::sort_out(&events, &keys(), RATE);
+        assert_eq!((operations.denied, operations.denials_judged), (3, 1));
     }
 
     #[test]

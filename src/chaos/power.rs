@@ -5,10 +5,13 @@
 
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 const BYTES: u64 = 512 * 1024 * 1024;
+/// Says which process a run is.
+const RUNNING: &str = "running";
 
 /// One file system.
 #[derive(Debug)]
@@ -83,18 +86,57 @@ impl Volume {
         }
         Ok(())
     }
-
-    /// Unmounts it for good.
-    pub(super) fn remove(mut self) {
-        let _ = self.unmount();
-        let _ = std::fs::remove_file(&self.image);
-    }
 }
 
 impl Drop for Volume {
     fn drop(&mut self) {
-        let _ = self.unmount();
+        if self.unmount().is_ok() {
+            let _ = std::fs::remove_file(&self.image);
+        }
     }
+}
+
+/// A note in the directory of a run that it is under way, for the next one.
+#[derive(Debug)]
+pub(super) struct Running(PathBuf);
+
+impl Running {
+    pub(super) fn note(dir: &Path) -> io::Result<Self> {
+        let note = dir.join(RUNNING);
+        std::fs::write(&note, std::process::id().to_string())?;
+        Ok(Self(note))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Unmounts and removes what runs below this directory left behind that were killed themselves.
+pub(super) fn remove_left_behind(dir: &Path) {
+    let Ok(runs) = std::fs::read_dir(dir) else { return };
+    for run in runs.flatten().map(|entry| entry.path()) {
+        let Ok(note) = std::fs::read_to_string(run.join(RUNNING)) else { continue };
+        let Ok(process) = note.trim().parse::<u32>() else { continue };
+        if Path::new("/proc").join(process.to_string()).exists() {
+            continue;
+        }
+        let files = std::fs::read_dir(&run).into_iter().flatten().flatten().map(|entry| entry.path());
+        for image in files.filter(|path| path.extension().is_some_and(|extension| extension == "img")) {
+            let dir = image.with_extension("");
+            let mounted = is_mounted(&dir);
+            drop(Volume { image, dir, mounted });
+        }
+        let _ = std::fs::remove_file(run.join(RUNNING));
+    }
+}
+
+/// A mounted directory is on another device than the one it is in.
+fn is_mounted(dir: &Path) -> bool {
+    let device = |path: &Path| std::fs::metadata(path).map(|found| found.dev()).ok();
+    device(dir).is_some_and(|own| dir.parent().and_then(device) != Some(own))
 }
 
 fn run(program: &str, args: &[&str], last: &Path) -> io::Result<()> {
@@ -104,4 +146,24 @@ fn run(program: &str, args: &[&str], last: &Path) -> io::Result<()> {
 
 fn said(program: &str, stderr: &[u8]) -> io::Error {
     io::Error::other(format!("{program}: {}", String::from_utf8_lossy(stderr).trim()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_a_dead_run_left_behind_is_removed() {
+        let dir = std::env::temp_dir().join(format!("quorate-left-behind-{}", std::process::id()));
+        let image = |run: &str| dir.join(run).join("disk1.img");
+        // No process has this number.
+        for (run, note) in [("dead", "4294967295".to_owned()), ("alive", std::process::id().to_string())] {
+            std::fs::create_dir_all(image(run).with_extension("")).unwrap();
+            std::fs::write(image(run), "").unwrap();
+            std::fs::write(dir.join(run).join(RUNNING), note).unwrap();
+        }
+        remove_left_behind(&dir);
+        assert_eq!((image("dead").exists(), image("alive").exists()), (false, true));
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
 }

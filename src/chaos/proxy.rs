@@ -1,8 +1,8 @@
 //! TCP between peers, and between workers and nodes, with everything that can happen to it on the way.
 //!
 //! All traffic to a node goes through one proxy for its peers and one for its clients. Who calls is read off the first frame
-//! between peers; workers are one caller, [`WORKERS`]. A [`Road`] leads from one caller to one node, and faults change roads,
-//! not connections: those that are open feel it as well as those that come.
+//! between peers; workers are one caller, [`WORKERS`]. A road leads from one place to another, whoever lives there, and faults
+//! change roads, not connections: those that are open feel it as well as those that come.
 //!
 //! Bytes are never lost out of the middle of a stream. What a cut swallowed ends its connection when the cut ends, or
 //! arrives late, as the fault says.
@@ -49,17 +49,26 @@ pub(super) struct Weather {
 
 /// All roads of a run.
 #[derive(Debug, Clone)]
-pub(super) struct Roads(Arc<Mutex<HashMap<Ends, watch::Sender<Weather>>>>);
+pub(super) struct Roads {
+    roads: Arc<Mutex<HashMap<Ends, watch::Sender<Weather>>>>,
+    places: u64,
+}
 
-/// The caller and the node that a road leads from and to.
+/// The places that a road leads from and to.
 type Ends = (u64, u64);
 
 impl Roads {
-    pub(super) fn new() -> Self {
-        Self(Arc::default())
+    /// Between so many places, and from the workers to each.
+    pub(super) fn new(places: u64) -> Self {
+        Self { roads: Arc::default(), places }
     }
 
-    /// Changes the weather between a caller and a node.
+    /// Where a node lives: ids of one place are as many apart as there are places.
+    const fn place_of(&self, id: u64) -> u64 {
+        if id == 0 { WORKERS } else { (id - 1) % self.places + 1 }
+    }
+
+    /// Changes the weather between two places.
     pub(super) fn change(&self, from: u64, to: u64, change: impl FnOnce(&mut Weather)) {
         self.with(from, to, |road| road.send_modify(change));
     }
@@ -69,7 +78,7 @@ impl Roads {
     }
 
     fn with<T>(&self, from: u64, to: u64, act: impl FnOnce(&watch::Sender<Weather>) -> T) -> T {
-        let mut roads = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut roads = self.roads.lock().unwrap_or_else(PoisonError::into_inner);
         act(roads.entry((from, to)).or_insert_with(|| watch::Sender::new(Weather::default())))
     }
 }
@@ -81,7 +90,7 @@ pub(super) enum Side {
     Clients,
 }
 
-/// Starts a proxy in front of `node`, which listens on `upstream`; its own address.
+/// Starts a proxy in front of the place `node`, where somebody listens on `upstream`; its own address.
 pub(super) async fn start(
     side: Side,
     node: u64,
@@ -119,7 +128,10 @@ async fn carry(
     let mut greeting = Vec::new();
     let from = match side {
         Side::Clients => WORKERS,
-        Side::Peers => tokio::time::timeout(GREETING_DEADLINE, listen_in(&mut caller, &mut greeting)).await??,
+        Side::Peers => {
+            let id = tokio::time::timeout(GREETING_DEADLINE, listen_in(&mut caller, &mut greeting)).await??;
+            roads.place_of(id)
+        }
     };
     let mut weather = roads.watch(from, node);
     // A connection that is made during a cut is half open until the cut ends.

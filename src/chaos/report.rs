@@ -29,6 +29,8 @@ pub struct Report {
     pub again: String,
     /// How many nodes.
     pub nodes: u64,
+    /// Place by place the ids of the nodes that lived there, one after the other.
+    pub residents: Vec<Vec<u64>>,
     /// How many workers, in how many processes.
     pub workers: (u32, u32),
     /// From the first request to the last.

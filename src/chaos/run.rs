@@ -6,46 +6,53 @@
 use super::clocks::ClockFace;
 use super::cluster::{Cluster, Recipe};
 use super::fault::Kind;
+use super::floor;
 use super::helpers::{self, Target, Workers};
-use super::history::{self, Arrival, Event, Grant, Outcome};
+use super::history::{self, Arrival, Event};
 use super::inject::{Injected, Injector};
 use super::judge::{self, Finding, Starts};
 use super::leader::Leaders;
-use super::load;
-use super::operations::{Granted, Operations};
-use super::power::Volume;
+use super::load::{self, Promise};
+use super::operations::Operations;
+use super::power::{self, Volume};
 use super::progress::Progress;
+use super::replays::Replays;
 use super::report::{self, Report};
 use super::ticks::{now_ns, ns};
 use super::tools::Tools;
-use crate::api::{AcquireRequest, AcquireResponse, DigestResponse, Millis, Wait};
+use super::windows;
+use crate::api::{AcquireRequest, DigestResponse, Wait};
 use crate::clock::Deadline;
+use crate::limits::DRIFT_PPM;
 use std::collections::BTreeMap;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
 /// How long all nodes get to form a cluster.
 const READY_WITHIN: Duration = Duration::from_secs(60);
-/// Load before the first fault.
+/// Load before the first fault; longer if the workers take their time to start.
 const WARM_UP: Duration = Duration::from_secs(2);
+const WARM_UP_MAX: Duration = Duration::from_secs(20);
 /// Invariant V.
 const SERVES_WITHIN: Duration = Duration::from_secs(10);
 /// How long the nodes get to come to the same state once nothing is asked of them.
 const EQUAL_WITHIN: Duration = Duration::from_secs(30);
-/// Permits that are asked for once more at the end.
-const ASKED_AGAIN: usize = 120;
-/// A run that has not injected enough goes on for at most so many times its length.
-const STRETCH_MAX: u32 = 4;
+/// A run that has not injected enough goes on for so many times its length, or so long if that is longer.
+const STRETCH: u32 = 3;
+const STRETCH_MIN: Duration = Duration::from_secs(60);
+/// Clocks that run fast on purpose are at most that fast, in parts per million.
+const FASTEST_PPM: u64 = 2_001_000;
 
 /// What a run is to do.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// The program that nodes, workers and target run.
     pub program: PathBuf,
-    /// Histories, logs, data and the report go here.
+    /// Histories, logs, data and the report go here. Nothing may be in it.
     pub out: PathBuf,
     /// How long faults are injected.
     pub duration: Duration,
@@ -61,11 +68,11 @@ pub struct Plan {
     pub processes: u32,
     /// Longest pause, partition and so on.
     pub hold_max: Duration,
-    /// Goes on until so many were injected, within reason.
+    /// Goes on until so many were injected, within reason; at least one of each kind.
     pub at_least: BTreeMap<Kind, u64>,
     /// Goes on until there were so many answers, within reason.
     pub answers_at_least: u64,
-    /// Answers a second below which a run proves nothing.
+    /// Answers a second, before and during the faults, below which a run proves nothing.
     pub floor_per_second: u64,
     /// More arguments for every node.
     pub node_args: Vec<String>,
@@ -73,14 +80,40 @@ pub struct Plan {
 
 /// Runs a plan. An error means that there is nothing to judge.
 pub async fn run(plan: &Plan, progress: &mut Progress) -> Result<Report, String> {
-    let failed = |what: &'static str| move |error: io::Error| format!("{what}: {error}");
-    std::fs::create_dir_all(&plan.out).map_err(failed("cannot use the directory for the report"))?;
+    run_until(plan, progress, std::future::pending()).await
+}
+
+/// Runs a plan unless `interrupted` comes true before there is something to judge: then everything is put right and taken down, and
+/// there is no verdict.
+pub async fn run_until(
+    plan: &Plan,
+    progress: &mut Progress,
+    interrupted: impl Future<Output = &'static str>,
+) -> Result<Report, String> {
     let tools = Tools::find();
-    let (kinds, missing) = possible(&plan.faults, &tools);
+    let (kinds, missing) = possible(plan, &tools);
     for line in &missing {
         progress.say(&format!("not injected: {line}"));
     }
-    let stage = Stage::set(plan, &kinds, &tools).await?;
+    if kinds.is_empty() || plan.duration.is_zero() {
+        return Err("nothing would be injected, and a run without faults proves nothing".to_owned());
+    }
+    let unusable = |error: io::Error| format!("cannot use {}: {error}", plan.out.display());
+    power::remove_left_behind(plan.out.parent().unwrap_or(Path::new(".")));
+    std::fs::create_dir_all(&plan.out).map_err(unusable)?;
+    if std::fs::read_dir(&plan.out).map_err(unusable)?.next().is_some() {
+        return Err(format!(
+            "{} is not empty: the histories of two runs would mix; take another directory (--out) or remove it",
+            plan.out.display()
+        ));
+    }
+    let _running = power::Running::note(&plan.out).map_err(unusable)?;
+    let mut interrupted = pin!(interrupted);
+    let no_verdict = |by: &str| format!("interrupted by {by}: everything was taken down, there is no verdict");
+    let stage = tokio::select! {
+        stage = Stage::set(plan, &kinds, &tools) => stage?,
+        by = &mut interrupted => return Err(no_verdict(by)),
+    };
     progress.say(&format!(
         "{} nodes, {} workers in {} processes, seed {}; logs and histories in {}",
         plan.nodes,
@@ -89,19 +122,25 @@ pub async fn run(plan: &Plan, progress: &mut Progress) -> Result<Report, String>
         plan.seed,
         plan.out.display()
     ));
-    let judged = stage.play(plan, &kinds, progress).await;
+    let judged = tokio::select! {
+        judged = stage.play(plan, &kinds, progress) => judged,
+        // What was under way is dropped: it lets go of its nodes, and workers and target end with it.
+        by = &mut interrupted => Err(no_verdict(by)),
+    };
     stage.cluster.stop().await;
     let (events, arrivals, scene) = judged?;
     progress.say(&format!("judging {} events", events.len()));
     let plan_of_report = plan.clone();
-    tokio::task::spawn_blocking(move || verdict(&plan_of_report, &events, &arrivals, &scene, missing))
+    tokio::task::spawn_blocking(move || verdict(&plan_of_report, &kinds, &events, &arrivals, &scene, missing))
         .await
         .map_err(|error| format!("the judge failed: {error}"))
 }
 
-fn possible(wanted: &[Kind], tools: &Tools) -> (Vec<Kind>, Vec<String>) {
+/// What can be injected, and what cannot and why.
+fn possible(plan: &Plan, tools: &Tools) -> (Vec<Kind>, Vec<String>) {
     let mut missing = Vec::new();
-    let kinds = wanted.iter().copied().filter(|kind| match tools.missing(*kind) {
+    let few = |kind: Kind| (plan.nodes < kind.nodes_min()).then(|| "needs at least two nodes".to_owned());
+    let kinds = plan.faults.iter().copied().filter(|kind| match few(*kind).or_else(|| tools.missing(*kind)) {
         None => true,
         Some(why) => {
             missing.push(format!("{kind}: {why}"));
@@ -127,14 +166,19 @@ struct Scene {
     changes: Vec<super::leader::Change>,
     serves: Result<Duration, String>,
     equal: Result<String, String>,
-    /// What went wrong when permits were asked for once more, and how many were.
-    again: (Vec<String>, usize),
+    replays: Replays,
+    /// What went wrong with injecting itself.
+    broken: Vec<String>,
+    /// Everybody who ever lived at each place.
+    residents: Vec<Vec<u64>>,
 }
 
 impl Stage {
     async fn set(plan: &Plan, kinds: &[Kind], tools: &Tools) -> Result<Self, String> {
         let mut volumes: Vec<Option<Volume>> = Vec::new();
-        for number in 1..=plan.nodes {
+        let waiting = u64::from(kinds.contains(&Kind::Members));
+        let places = plan.nodes + waiting;
+        for number in 1..=places {
             let wanted = kinds.contains(&Kind::Power);
             let volume = wanted.then(|| Volume::create(&plan.out, number)).transpose();
             volumes.push(volume.map_err(|error| format!("cannot make a file system: {error}"))?);
@@ -143,9 +187,10 @@ impl Stage {
             program: &plan.program,
             dir: &plan.out,
             count: plan.nodes,
+            waiting,
             seed: plan.seed,
             extra: &plan.node_args,
-            clocks: faces(plan, kinds, tools)?,
+            clocks: faces(plan, places, kinds, tools)?,
             volumes,
         };
         let cluster = Cluster::start(recipe).await.map_err(|error| format!("cannot start the nodes: {error}"))?;
@@ -170,28 +215,30 @@ impl Stage {
             .map_err(|error| format!("no workers: {error}"))?;
         let began_ns = now_ns();
         self.watch(plan, kinds, &workers, WARM_UP, began_ns, progress).await;
+        let late = Deadline::after(WARM_UP_MAX);
+        while workers.answers() < plan.floor_per_second * WARM_UP.as_secs() && !late.passed() {
+            self.watch(plan, kinds, &workers, WARM_UP, began_ns, progress).await;
+        }
         let first_fault_ns = now_ns();
 
         let (stop, stops) = watch::channel(false);
-        let faults = async {
-            self.injector.run(kinds, &stops).await;
-        };
+        let faults = self.injector.run(kinds, &stops);
         let clock = async {
             self.watch(plan, kinds, &workers, plan.duration, began_ns, progress).await;
-            let stretch = Deadline::after(plan.duration * (STRETCH_MAX - 1));
+            let stretch = Deadline::after((plan.duration * STRETCH).max(STRETCH_MIN));
             while !stretch.passed() && !self.enough(plan, kinds, &workers) {
                 self.watch(plan, kinds, &workers, Duration::from_secs(1), began_ns, progress).await;
             }
             stop.send_replace(true);
         };
-        tokio::join!(faults, clock);
+        let (broken, ()) = tokio::join!(faults, clock);
 
         let serves = self.serves(plan).await;
         self.watch(plan, kinds, &workers, Duration::from_secs(1), began_ns, progress).await;
         let ended_ns = now_ns();
         workers.stop().await;
         let events: Vec<Event> = workers.histories().map_err(|error| format!("no histories: {error}"))?;
-        let again = self.again(&events, plan).await;
+        let replays = Replays::ask(&self.cluster, &events, plan.seed).await;
         let equal = self.equal().await;
         target.stop().await;
         let arrivals = history::read(&target.history).map_err(|error| format!("no arrivals: {error}"))?;
@@ -203,15 +250,16 @@ impl Stage {
             changes: self.leaders.changes(),
             serves,
             equal,
-            again,
+            replays,
+            broken,
+            residents: self.cluster.residents(),
         };
         Ok((events, arrivals, scene))
     }
 
     fn enough(&self, plan: &Plan, kinds: &[Kind], workers: &Workers) -> bool {
-        let wanted = plan.at_least.iter().filter(|(kind, _)| kinds.contains(kind));
-        wanted.into_iter().all(|(kind, count)| self.injector.count(*kind) >= *count)
-            && workers.answers() >= plan.answers_at_least
+        let wanted = wanted(plan, kinds);
+        kinds.iter().all(|kind| self.injector.count(*kind) >= wanted.of(*kind)) && workers.answers() >= wanted.answers
     }
 
     /// Lets time pass and shows what happens in it.
@@ -248,11 +296,15 @@ impl Stage {
     async fn serves(&self, plan: &Plan) -> Result<Duration, String> {
         let http = reqwest::Client::builder().timeout(Duration::from_secs(3)).build().map_err(|e| e.to_string())?;
         let began = now_ns();
-        for node in self.cluster.nodes.iter() {
+        // Who belongs to the cluster by now; where nobody came or went, that is everybody.
+        if plan.faults.contains(&Kind::Members) && self.cluster.agreed(SERVES_WITHIN).await.is_none() {
+            return Err("most nodes do not agree on who belongs to the cluster".to_owned());
+        }
+        for node in self.cluster.members() {
             for attempt in 0_u64.. {
                 let request = AcquireRequest {
                     limit: Some(crate::api::Limit::Text("1000/s".to_owned())),
-                    request_id: Some(format!("serves-{}-{}-{attempt}", plan.seed, node.id)),
+                    request_id: Some(format!("serves-{}-{}-{attempt}", plan.seed, node.id())),
                     wait: Wait::Client,
                     ..AcquireRequest::new("serves")
                 };
@@ -261,7 +313,7 @@ impl Stage {
                     break;
                 }
                 if now_ns() > began + ns(SERVES_WITHIN) {
-                    return Err(format!("node {} does not serve; its log is {}", node.id, node.log.display()));
+                    return Err(format!("node {} does not serve; its log is {}", node.id(), node.log().display()));
                 }
                 sleep(Duration::from_millis(20)).await;
             }
@@ -269,60 +321,15 @@ impl Stage {
         Ok(Duration::from_nanos(now_ns() - began))
     }
 
-    /// Asks for the last permits once more, at nodes in turn: each has to be the same.
-    async fn again(&self, events: &[Event], plan: &Plan) -> (Vec<String>, usize) {
-        let given_back: std::collections::HashSet<u64> = events
-            .iter()
-            .filter_map(|event| match event {
-                Event::Release(release) => Some(release.permit),
-                _ => None,
-            })
-            .collect();
-        let mut last: BTreeMap<u64, (u16, (u32, u64), Grant)> = BTreeMap::new();
-        for event in events {
-            if let Event::Acquire(attempt) = event
-                && let Outcome::Granted(grant) = attempt.outcome
-                && !given_back.contains(&grant.permit)
-            {
-                last.insert(grant.permit, (attempt.key, attempt.request, grant));
-            }
-        }
-        let http = reqwest::Client::builder().timeout(Duration::from_secs(5)).build().unwrap_or_default();
-        let keys = load::keys();
-        let (mut wrong, mut asked) = (Vec::new(), 0);
-        for (turn, (permit, (key, request, grant))) in last.iter().rev().take(ASKED_AGAIN).enumerate() {
-            let key = &keys[usize::from(*key)];
-            let node = &self.cluster.nodes[turn % self.cluster.nodes.len()];
-            // The way of waiting is not part of what a request is.
-            let body = AcquireRequest {
-                limit: Some(key.limit()),
-                max_wait_ms: Some(Millis::up_from_ns(super::worker::MAX_WAIT_US * 1_000)),
-                request_id: Some(format!("{}-{}-{}", plan.seed, request.0, request.1)),
-                ..AcquireRequest::new(&key.name)
-            };
-            let Ok(answer) = http.post(format!("{}/acquire", node.url)).json(&body).send().await else { continue };
-            let status = answer.status();
-            let text = answer.text().await.unwrap_or_default();
-            asked += 1;
-            match serde_json::from_str::<AcquireResponse>(&text) {
-                Ok(same) if same.permit == *permit && same.slot_ms.micros() == grant.slot_us && same.replayed => {}
-                // A permit whose window is over is remembered and refused.
-                _ if status == 409 => {}
-                _ => wrong.push(format!("permit {permit}, asked for again at node {}: {status} {text}", node.id)),
-            }
-        }
-        (wrong, asked)
-    }
-
     /// Invariant E.
     async fn equal(&self) -> Result<String, String> {
         let until = Deadline::after(EQUAL_WITHIN);
         loop {
             let mut digests: Vec<(u64, DigestResponse)> = Vec::new();
-            for node in self.cluster.nodes.iter() {
-                digests.extend(self.cluster.get(node, "/cluster/digest").await.map(|digest| (node.id, digest)));
+            for node in self.cluster.members() {
+                digests.extend(self.cluster.get(node, "/cluster/digest").await.map(|digest| (node.id(), digest)));
             }
-            let all = digests.len() == self.cluster.nodes.len();
+            let all = digests.len() == self.cluster.members().len();
             if all && digests.iter().all(|(_, digest)| digest.applied == digests[0].1.applied) {
                 let same = digests.iter().all(|(_, digest)| digest.digest == digests[0].1.digest);
                 let seen = format!("{} nodes at entry {}", digests.len(), digests[0].1.applied);
@@ -336,11 +343,30 @@ impl Stage {
     }
 }
 
+impl Plan {
+    /// The line that runs it again, in a directory below this one's.
+    fn again(&self) -> String {
+        let names: Vec<_> = self.faults.iter().map(|kind| kind.name()).collect();
+        format!(
+            "quorate chaos --for {}ms --seed {} --nodes {} --workers {} --processes {} --longest {}ms --floor {} --faults {} --out {}",
+            self.duration.as_millis(),
+            self.seed,
+            self.nodes,
+            self.workers,
+            self.processes,
+            self.hold_max.as_millis(),
+            self.floor_per_second,
+            names.join(","),
+            self.out.join("again").display()
+        )
+    }
+}
+
 /// How each node sees time: with wall clocks to step and rates to change, the first node gets the former.
-fn faces(plan: &Plan, kinds: &[Kind], tools: &Tools) -> Result<Vec<ClockFace>, String> {
+fn faces(plan: &Plan, places: u64, kinds: &[Kind], tools: &Tools) -> Result<Vec<ClockFace>, String> {
     let (rates, wall) = (kinds.contains(&Kind::Clock) || kinds.contains(&Kind::ClockFast), kinds.contains(&Kind::Wall));
     let Some(library) = tools.faketime.as_deref().filter(|_| rates || wall) else {
-        return Ok((1..=plan.nodes).map(|_| ClockFace::True).collect());
+        return Ok((1..=places).map(|_| ClockFace::True).collect());
     };
     let face = |id: u64| {
         if wall && (!rates || id == 1) {
@@ -350,25 +376,44 @@ fn faces(plan: &Plan, kinds: &[Kind], tools: &Tools) -> Result<Vec<ClockFace>, S
         }
         Ok(ClockFace::rated(library))
     };
-    (1..=plan.nodes).map(face).collect()
+    (1..=places).map(face).collect()
 }
 
-fn verdict(plan: &Plan, events: &[Event], arrivals: &[Arrival], scene: &Scene, missing: Vec<String>) -> Report {
+const fn wanted<'a>(plan: &'a Plan, kinds: &'a [Kind]) -> floor::Wanted<'a> {
+    floor::Wanted { kinds, at_least: &plan.at_least, answers: plan.answers_at_least, per_second: plan.floor_per_second }
+}
+
+fn verdict(
+    plan: &Plan,
+    kinds: &[Kind],
+    events: &[Event],
+    arrivals: &[Arrival],
+    scene: &Scene,
+    missing: Vec<String>,
+) -> Report {
     let keys = load::keys();
-    let operations = Operations::sort_out(events, &keys);
-    let starts = Starts::look(arrivals, &keys);
     let fast = scene.injected.iter().any(|fault| fault.kind == Kind::ClockFast.name());
+    let rate_ppm = if fast { FASTEST_PPM } else { 1_000_000 + DRIFT_PPM };
+    let operations = Operations::sort_out(events, &keys, rate_ppm);
+    let starts = Starts::look(arrivals, &keys);
     let spaced = if fast { Err("clocks ran faster than is promised to be survived") } else { Ok(()) };
     let seconds = report::millis(scene.ended_ns - scene.began_ns) / 1_000.0;
-    let (wrong_again, again) = &scene.again;
+    let of = |test: fn(&Promise) -> bool| keys.iter().filter(|key| test(&key.promise)).count();
+    let spaced_keys = of(|promise| matches!(promise, Promise::Spacing { .. }));
+    let windows = of(|promise| matches!(promise, Promise::Window { .. }));
     let one = |result: &Result<String, String>| result.clone().err().into_iter().collect::<Vec<_>>();
     let serves =
         scene.serves.clone().map(|after| format!("every node granted {} ms after the last fault", after.as_millis()));
     let findings = vec![
         judge::linearizable(&operations, &keys),
-        starts.finding(spaced),
-        judge::unique(&operations, &starts, wrong_again, *again),
-        judge::monotone(&operations.granted, if fast { 2_001_000 } else { 0 }),
+        starts.finding(spaced).on_at_least(spaced_keys, starts.pairs, "pairs of spaced starts"),
+        windows::finding(&operations, &keys, windows),
+        judge::unique(&operations, &starts, &scene.replays),
+        judge::monotone(&operations.granted, rate_ppm).on_at_least(
+            operations.spaced.div_ceil(2).max(1),
+            operations.stamps(),
+            "stamps",
+        ),
         Finding::new(
             'E',
             "all nodes in the same state at the same entry",
@@ -381,25 +426,26 @@ fn verdict(plan: &Plan, events: &[Event], arrivals: &[Arrival], scene: &Scene, m
             &one(&serves),
             serves.clone().unwrap_or_default(),
         ),
-        floor(plan, &operations.granted, &operations, scene),
+        floor::finding(
+            &wanted(plan, kinds),
+            &floor::Seen {
+                faults_from_ns: scene.first_fault_ns,
+                injected: &scene.injected,
+                answers_ns: floor::answers_ns(events),
+                broken: &scene.broken,
+            },
+        ),
     ];
     let mut faults: BTreeMap<&'static str, u64> = BTreeMap::new();
     for fault in &scene.injected {
         *faults.entry(fault.kind).or_default() += 1;
     }
-    let names: Vec<_> = plan.faults.iter().map(|kind| kind.name()).collect();
     Report {
         held: findings.iter().all(|finding| finding.held != Some(false)),
         seed: plan.seed,
-        again: format!(
-            "quorate chaos --for {}s --seed {} --nodes {} --workers {} --faults {}",
-            plan.duration.as_secs(),
-            plan.seed,
-            plan.nodes,
-            plan.workers,
-            names.join(",")
-        ),
+        again: plan.again(),
         nodes: plan.nodes,
+        residents: scene.residents.clone(),
         workers: (plan.workers, plan.processes),
         seconds,
         faults,
@@ -412,39 +458,4 @@ fn verdict(plan: &Plan, events: &[Event], arrivals: &[Arrival], scene: &Scene, m
         starts,
         findings,
     }
-}
-
-/// Invariant A: load before the first fault and while faults went on. Without it a run proves nothing.
-fn floor(plan: &Plan, granted: &[Granted], operations: &Operations, scene: &Scene) -> Finding {
-    let seconds = |from: u64, to: u64| report::millis(to.saturating_sub(from)) / 1_000.0;
-    let before = granted.iter().filter(|granted| granted.to_ns < scene.first_fault_ns).count() as u64;
-    let mut bars: Vec<(u64, u64)> = scene.injected.iter().map(|fault| (fault.at_ns, fault.until_ns)).collect();
-    bars.sort_unstable();
-    let struck = |at: u64| {
-        let end = bars.partition_point(|(from, _)| *from <= at);
-        bars[..end].iter().rev().take(64).any(|(_, to)| at <= *to)
-    };
-    let during = granted.iter().filter(|granted| struck(granted.to_ns)).count();
-    let all = report::float(operations.answered()) / seconds(scene.began_ns, scene.ended_ns).max(0.001);
-    let mut wrong = Vec::new();
-    let floor = report::float(plan.floor_per_second);
-    if all < floor {
-        wrong.push(format!("{all:.1} answers a second, the floor is {floor}"));
-    }
-    if before == 0 {
-        wrong.push("nothing was granted before the first fault".to_owned());
-    }
-    if !scene.injected.is_empty() && during == 0 {
-        wrong.push("nothing was granted while faults went on".to_owned());
-    }
-    let missed = plan.at_least.iter().filter_map(|(kind, count)| {
-        let done = scene.injected.iter().filter(|fault| fault.kind == kind.name()).count() as u64;
-        (done < *count).then(|| format!("{kind} {done} times, {count} were asked for"))
-    });
-    wrong.extend(missed);
-    if operations.answered() < plan.answers_at_least {
-        wrong.push(format!("{} answers, {} were asked for", operations.answered(), plan.answers_at_least));
-    }
-    let seen = format!("{all:.0} answers a second; {before} grants before the first fault, {during} during faults");
-    Finding::new('A', "there was load before and during the faults", &wrong, seen)
 }

@@ -204,12 +204,15 @@ impl Worker {
                 held: request.wait == Wait::Server,
             })
         });
-        let outcome = match outcome.await {
-            // What ends a place in line is not what the register said when it was asked.
-            Outcome::Denied(_) if request.wait == Wait::Server => Outcome::Denied(None),
+        let outcome = outcome.await;
+        let back_ns = now_ns();
+        let outcome = match outcome {
+            Outcome::Denied(farther) if request.wait == Wait::Server => {
+                Outcome::Denied(farther.and_then(|farther_us| in_line_us(farther_us, back_ns - sent_ns)))
+            }
             outcome => outcome,
         };
-        Attempt { request: request_number, key, sent_ns, back_ns: now_ns(), outcome }
+        Attempt { request: request_number, key, sent_ns, back_ns, outcome }
     }
 
     async fn look(&mut self, key: u16) {
@@ -217,11 +220,19 @@ impl Worker {
         let url = format!("{}/keys/{}", self.nodes[self.at], self.keys[usize::from(key)].name);
         self.at = (self.at + 1) % self.nodes.len();
         let Ok(answer) = self.http.get(url).send().await else { return };
-        if answer.status() != StatusCode::OK {
-            return;
-        }
-        let Ok(seen) = answer.json::<KeyResponse>().await else { return };
-        let look = Look { key, sent_ns, back_ns: now_ns(), permit: seen.permit, now_us: seen.now_ms.micros() };
+        let (permit, now_us) = match answer.status() {
+            StatusCode::OK => {
+                let Ok(seen) = answer.json::<KeyResponse>().await else { return };
+                (seen.permit, seen.now_ms.micros())
+            }
+            // An idle key is forgotten; one that is not idle must not be.
+            StatusCode::NOT_FOUND => match answer.json::<Problem>().await {
+                Ok(problem) if problem.code == Code::NoLimit => (0, 0),
+                _ => return,
+            },
+            _ => return,
+        };
+        let look = Look { key, sent_ns, back_ns: now_ns(), permit, now_us };
         self.recorder.note(&Event::Look(look));
         self.answers.fetch_add(1, Ordering::Relaxed);
     }
@@ -295,6 +306,14 @@ const fn farther_than_us(promise: Promise, reason: Option<Reason>) -> Option<u64
         (Promise::Spacing { .. }, Some(Reason::NotFreeNow)) => Some(0),
         _ => None,
     }
+}
+
+/// The same for one that stood in line: what it was still willing to wait when it was put to the register. What refused those
+/// ahead of it for want of a place may have been before it was even sent, and tells nothing.
+const fn in_line_us(farther_us: u64, took_ns: u64) -> Option<u64> {
+    // A thousandth more for clocks.
+    let waited_us = took_ns / 1_000 + took_ns / 1_000_000;
+    if farther_us == MAX_WAIT_US && waited_us < MAX_WAIT_US { Some(MAX_WAIT_US - waited_us) } else { None }
 }
 
 /// What an answer means, or its absence.

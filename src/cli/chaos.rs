@@ -10,12 +10,13 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Arguments of `quorate chaos`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// How long faults are injected
-    #[arg(long = "for", value_name = "DURATION", default_value = "1m", value_parser = duration)]
+    #[arg(long = "for", value_name = "DURATION", default_value = "1m", value_parser = lasting)]
     duration: Duration,
     /// Decides what is injected and when; random if absent, and always printed
     #[arg(long)]
@@ -32,13 +33,13 @@ pub(super) struct Args {
     /// How many processes they are in
     #[arg(long, value_name = "COUNT", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
     processes: u32,
-    /// Where histories, logs and the report go
+    /// Where histories, logs and the report go, in a directory named after the seed
     #[arg(long, value_name = "DIR", default_value = "quorate-chaos")]
     out: PathBuf,
     /// Longest pause, partition and the like
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration)]
     longest: Duration,
-    /// Answers a second below which the run proves nothing and fails
+    /// Answers a second, before and during the faults, below which the run proves nothing and fails
     #[arg(long, value_name = "RATE", default_value_t = 20)]
     floor: u64,
 }
@@ -66,16 +67,50 @@ pub(super) async fn run(args: &Args, output: Output) -> Result<(), Failure> {
         node_args: Vec::new(),
     };
     let mut progress = Progress::on_stderr();
-    let report = chaos::run(&plan, &mut progress).await.map_err(Failure::error)?;
+    let interrupted = Signals::listen()?;
+    let report = chaos::run_until(&plan, &mut progress, interrupted.first()).await.map_err(Failure::error)?;
     drop(progress);
     report.write(&plan.out).map_err(|error| Failure::error(format!("cannot write the report: {error}")))?;
-    output.data(&report, || report.summary())?;
+    let shown = output.data(&report, || report.summary());
     output::message(&format!("report: {}", plan.out.join("report.html").display()));
     if report.held {
-        return Ok(());
+        return shown;
     }
+    // The verdict decides, whether anybody reads it or not.
     output::message(&format!("again with: {}", report.again));
     Err(Failure::said(Exit::Error))
+}
+
+/// A duration in which something can happen.
+fn lasting(text: &str) -> Result<Duration, String> {
+    let duration = duration(text)?;
+    if duration.is_zero() { Err("a run without faults proves nothing".to_owned()) } else { Ok(duration) }
+}
+
+/// What asks a run to end before its time.
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+    hang_up: Signal,
+}
+
+impl Signals {
+    fn listen() -> Result<Self, Failure> {
+        let listen = |kind| signal(kind).map_err(|error| Failure::error(format!("cannot listen for signals: {error}")));
+        Ok(Self {
+            interrupt: listen(SignalKind::interrupt())?,
+            terminate: listen(SignalKind::terminate())?,
+            hang_up: listen(SignalKind::hangup())?,
+        })
+    }
+
+    async fn first(mut self) -> &'static str {
+        tokio::select! {
+            _ = self.interrupt.recv() => "SIGINT",
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.hang_up.recv() => "SIGHUP",
+        }
+    }
 }
 
 fn random_seed() -> Result<u64, Failure> {

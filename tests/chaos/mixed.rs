@@ -1,5 +1,7 @@
-//! Kills, pauses, partitions, delays, lost answers and clocks that run wrong, several at once, in one history.
+//! Kills, pauses, partitions, delays, lost answers, clocks that run wrong and members that come and go, several at once, in one
+//! history; and disks, wall clocks and points in the code in another. A run of which any kind is missing fails.
 
+use super::kept::Kept;
 use quorate::chaos::{self, Kind, Plan, Progress, Report, Tools};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,7 +13,7 @@ pub(crate) fn figure(name: &str, usual: u64) -> u64 {
 }
 
 /// One run at a time: each wants the whole machine.
-static STAGE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+pub(crate) static STAGE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 /// Says in a visible line what is not injected here. Where nothing may be skipped (`NO_SKIP=1`, as in CI), it fails for what
 /// could have been installed; root cannot be.
@@ -64,15 +66,48 @@ async fn many_faults_at_once() {
         Kind::HalfOpen,
         Kind::Answers,
         Kind::Clock,
+        Kind::Members,
     ];
     must_have(&faults);
-    let dir = tempfile::tempdir().expect("a directory");
+    let dir = Kept::new();
     let mut plan = plan(dir.path(), &faults);
-    plan.at_least = BTreeMap::from([(Kind::Kill, 20), (Kind::Pause, 10)]);
-    if Tools::find().missing(Kind::Clock).is_none() {
-        plan.at_least.insert(Kind::Clock, 10);
-    }
+    plan.at_least = BTreeMap::from([(Kind::Kill, 20), (Kind::Pause, 10), (Kind::Clock, 10), (Kind::Members, 4)]);
     plan.answers_at_least = 20_000;
     let report = judged(&plan).await;
     assert!(report.load.operations >= 20_000, "{} operations", report.load.operations);
+    each_was_injected(&report, &faults);
+}
+
+/// "Stalling syncs, wall clocks that jump, death at points in the code", each at least once.
+#[tokio::test(flavor = "multi_thread")]
+async fn disks_walls_and_points() {
+    let faults = [Kind::Wall, Kind::SlowDisk, Kind::Failpoint];
+    must_have(&faults);
+    let dir = Kept::new();
+    let mut plan = plan(dir.path(), &faults);
+    plan.duration = Duration::from_secs(8);
+    plan.node_args = ["--snapshot-every", "100", "--log-keep", "100"].map(str::to_owned).into();
+    let report = judged(&plan).await;
+    each_was_injected(&report, &faults);
+}
+
+/// What is possible here, in any case.
+fn each_was_injected(report: &Report, faults: &[Kind]) {
+    let tools = Tools::find();
+    for kind in faults.iter().filter(|kind| tools.missing(**kind).is_none()) {
+        assert!(report.faults.get(kind.name()).is_some_and(|count| *count >= 1), "{kind}: {:?}", report.faults);
+    }
+}
+
+/// "A run that injected nothing" has no verdict, and a directory with a run in it is left alone.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_to_inject_is_no_run() {
+    let dir = Kept::new();
+    let refused = async |plan: &Plan| chaos::run(plan, &mut Progress::nowhere()).await.map(|_| ()).unwrap_err();
+    let alone = Plan { nodes: 1, ..plan(dir.path(), &[Kind::Partition, Kind::Delay]) };
+    assert!(refused(&alone).await.contains("nothing would be injected"));
+    let short = Plan { duration: Duration::ZERO, ..plan(dir.path(), &[Kind::Kill]) };
+    assert!(refused(&short).await.contains("nothing would be injected"));
+    std::fs::write(dir.path().join("workers0.jsonl"), "").unwrap();
+    assert!(refused(&plan(dir.path(), &[Kind::Kill])).await.contains("is not empty"));
 }

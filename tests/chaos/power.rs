@@ -1,5 +1,6 @@
 //! Power cuts of one, two and all nodes, on real file systems. Needs root.
 
+use super::kept::Kept;
 use super::mixed::{figure, judged, must_have, plan};
 use quorate::chaos::{Kind, Tools};
 use std::collections::BTreeMap;
@@ -12,7 +13,7 @@ async fn the_power_fails() {
     if Tools::find().missing(Kind::Power).is_some() {
         return;
     }
-    let dir = tempfile::tempdir().expect("a directory");
+    let dir = Kept::new();
     let mut plan = plan(dir.path(), &[Kind::Power]);
     plan.duration = Duration::from_secs(30);
     plan.at_least = BTreeMap::from([(Kind::Power, figure("POWER_CUTS", 20))]);

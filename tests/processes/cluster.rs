@@ -230,6 +230,13 @@ impl Node {
         self.child = Some(child);
     }
 
+    /// Starts it with a variable that the next start has not.
+    pub(crate) fn spawn_with(&mut self, name: &str, value: &str) {
+        self.env(name, value);
+        self.spawn();
+        self.envs.pop();
+    }
+
     /// kill -9.
     pub(crate) fn kill(&mut self) {
         kill_group(&mut self.child.take().expect("a running node"));
@@ -245,13 +252,24 @@ impl Node {
     pub(crate) async fn ended(&mut self) -> ExitStatus {
         let mut tries = patience();
         loop {
-            let child = self.child.as_mut().expect("a running node");
-            if let Some(status) = child.try_wait().expect("wait") {
-                self.child = None;
+            if let Some(status) = self.has_ended() {
                 return status;
             }
             assert!(tries.next().await, "node {} does not end; its log:\n{}", self.id, self.log());
         }
+    }
+
+    /// How the process ended by itself, if it did.
+    pub(crate) fn has_ended(&mut self) -> Option<ExitStatus> {
+        let status = self.child.as_mut().expect("a running node").try_wait().expect("wait")?;
+        self.child = None;
+        Some(status)
+    }
+
+    /// What the system says of the process.
+    pub(crate) fn proc_file(&self, name: &str) -> String {
+        let pid = self.child.as_ref().expect("a running node").id();
+        std::fs::read_to_string(format!("/proc/{pid}/{name}")).expect("the process runs")
     }
 
     fn must_run(&mut self) {
@@ -265,8 +283,7 @@ impl Node {
 
     /// Resident memory of the process, in bytes.
     pub(crate) fn memory_bytes(&self) -> u64 {
-        let pid = self.child.as_ref().expect("a running node").id();
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the process runs");
+        let status = self.proc_file("status");
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line on memory");
         line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1_024
     }

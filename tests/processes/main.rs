@@ -10,6 +10,7 @@ mod disk;
 mod flood;
 mod full;
 mod hostile;
+mod install;
 mod kills;
 mod members;
 mod policies;
