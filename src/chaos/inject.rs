@@ -388,9 +388,12 @@ impl Injector {
     async fn disk_error(&self, mut draw: Draw) -> Done {
         let node = self.mostly_leader(&mut draw.dice);
         let mut body = node.try_hold()?;
-        let broken = disk::Injection::error(body.pid()?).await?;
-        let stopped = ends(&mut body).await;
-        broken.end().await;
+        // A tracer that ends at once could not attach, or the node it was attached to has stopped already.
+        let broken = disk::Injection::error(body.pid()?).await;
+        let stopped = if broken.is_some() { ends(&mut body).await } else { !body.is_running() };
+        if let Some(broken) = broken {
+            broken.end().await;
+        }
         // If it has not stopped, no sync happened in all that time, or it is still at it: it must not end later, with nobody there
         // who starts it again.
         body.kill();

@@ -78,10 +78,10 @@ async fn many_faults_at_once() {
     each_was_injected(&report, &faults);
 }
 
-/// "Stalling syncs, wall clocks that jump, death at points in the code", each at least once.
+/// "Stalling and failing syncs, wall clocks that jump, death at points in the code", each at least once.
 #[tokio::test(flavor = "multi_thread")]
 async fn disks_walls_and_points() {
-    let faults = [Kind::Wall, Kind::SlowDisk, Kind::Failpoint];
+    let faults = [Kind::Wall, Kind::SlowDisk, Kind::DiskError, Kind::Failpoint];
     must_have(&faults);
     let dir = Kept::new();
     let mut plan = plan(dir.path(), &faults);
