@@ -25,7 +25,6 @@ mod load;
 pub mod model;
 mod operations;
 mod power;
-mod progress;
 mod proxy;
 mod report;
 mod rng;
@@ -36,9 +35,9 @@ mod ticks;
 mod tools;
 pub mod worker;
 
+pub use crate::progress::Progress;
 pub use fault::Kind;
 pub use judge::{Finding, Starts};
-pub use progress::Progress;
 pub use report::{Bar, Load, Report, Second, Spread};
 pub use run::{Plan, run};
 pub use tools::Tools;
