@@ -5,6 +5,7 @@
 //! enforces which of them may use which.
 
 pub mod api;
+pub mod bench;
 pub mod chaos;
 pub mod cli;
 pub mod client;
@@ -18,6 +19,7 @@ pub mod limits;
 pub mod metric_names;
 pub mod node;
 pub mod planted;
+pub mod progress;
 pub mod raft;
 pub mod state;
 pub mod telemetry;

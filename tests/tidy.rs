@@ -110,9 +110,15 @@ const ARROWS: &[Row] = &[
     },
     Row {
         module: "chaos",
-        may_use: &["api", "clock", "limits", "failpoint", "raft::caller_of"],
+        may_use: &["api", "clock", "limits", "failpoint", "progress", "raft::caller_of"],
         why: "the judge sees a cluster from outside; of a node's inside it knows only who greets whom",
     },
+    Row {
+        module: "bench",
+        may_use: &["clock::Stopwatch", "clock::Deadline"],
+        why: "a benchmark sees systems from outside, ours like any other",
+    },
+    Row { module: "progress", may_use: &["clock::Stopwatch"], why: "a line on stderr knows nothing of what it says" },
     Row { module: "failpoint", may_use: &[], why: "whoever has a point names it, and nothing else" },
     Row {
         module: "config",

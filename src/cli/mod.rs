@@ -10,6 +10,7 @@
 
 mod acquire;
 mod audit;
+mod bench;
 mod chaos;
 mod chart;
 mod cluster;
@@ -77,6 +78,10 @@ enum Command {
     /// Add and remove nodes, hand leadership over
     #[command(subcommand)]
     Cluster(cluster::Command),
+    /// Measure how fast a cluster is, and compare it with others in the same run
+    Bench(bench::Args),
+    #[command(hide = true)]
+    BenchCeiling,
     /// Inject faults of every kind into a real cluster on this machine, and judge what came of it
     Chaos(chaos::Args),
     #[command(hide = true)]
@@ -109,6 +114,8 @@ pub fn main() -> ExitCode {
         Command::Cluster(command) => {
             runtime(false).and_then(|runtime| runtime.block_on(cluster::run(&command, output)))
         }
+        Command::Bench(args) => bench::run(&args, output),
+        Command::BenchCeiling => runtime(true).and_then(|runtime| runtime.block_on(bench::ceiling())),
         Command::Chaos(args) => runtime(true).and_then(|runtime| runtime.block_on(chaos::run(&args, output))),
         Command::ChaosWorker(args) => runtime(false).and_then(|runtime| runtime.block_on(chaos::work(args))),
         Command::ChaosTarget(args) => chaos::target(&args),

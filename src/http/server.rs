@@ -3,6 +3,7 @@
 //! A loop of our own on hyper, because `axum::serve` has neither a timeout for headers nor a bound on connections.
 
 use super::app::App;
+use super::ceiling::Ceiling;
 use super::guard::Guarded;
 use super::options::Options;
 use super::reject::{self, REJECTIONS_MAX};
@@ -37,6 +38,11 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// finish within `options.shutdown_grace`, and closes what is left.
 pub async fn serve(listener: TcpListener, handle: Handle, options: Options, shutdown: impl Future<Output = ()>) {
     run(listener, Upstream::Node(handle), options, shutdown).await;
+}
+
+/// The same with nothing behind it: every request for a permit is granted at once. For benchmarks.
+pub async fn serve_ceiling(listener: TcpListener, options: Options, shutdown: impl Future<Output = ()>) {
+    run(listener, Upstream::Ceiling(Ceiling::default()), options, shutdown).await;
 }
 
 /// The same in front of anything.

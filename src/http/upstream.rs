@@ -1,9 +1,9 @@
-//! What answers behind the handlers: the node, and in tests a script in its place.
+//! What answers behind the handlers: the node; in a benchmark a stand-in, and in tests a script in its place.
 //!
-//! An enum and not a trait: in the program there is exactly one variant, so nothing is boxed or dispatched on the hot
-//! path.
+//! An enum and not a trait, so that nothing is boxed or dispatched on the hot path.
 
-use crate::limiter::Key;
+use super::ceiling::{Ceiling, no_node};
+use crate::limiter::{Key, Time};
 use crate::node::{Change, Changed, ClusterView, DigestView, Failure, Handle, Look, Readiness, Rules, Verdict};
 use crate::state::{Acquire, Command};
 
@@ -11,6 +11,7 @@ use crate::state::{Acquire, Command};
 #[derive(Debug)]
 pub(super) enum Upstream {
     Node(Handle),
+    Ceiling(Ceiling),
     #[cfg(test)]
     Script(Box<scripted::Script>),
 }
@@ -19,6 +20,7 @@ impl Upstream {
     pub(super) async fn decide(&self, command: Command) -> Result<Verdict, Failure> {
         match self {
             Self::Node(handle) => handle.decide(command).await,
+            Self::Ceiling(ceiling) => ceiling.decide(&command),
             #[cfg(test)]
             Self::Script(script) => (script.decide)(command).await,
         }
@@ -28,6 +30,7 @@ impl Upstream {
     pub(super) async fn acquire_held(&self, acquire: Acquire) -> Result<Verdict, Failure> {
         match self {
             Self::Node(handle) => handle.acquire_held(acquire).await,
+            Self::Ceiling(ceiling) => ceiling.decide(&Command::Acquire(acquire)),
             #[cfg(test)]
             Self::Script(script) => (script.decide)(Command::Acquire(acquire)).await,
         }
@@ -36,6 +39,7 @@ impl Upstream {
     pub(super) async fn look(&self, key: Key, waiter: Option<u128>) -> Result<Look, Failure> {
         match self {
             Self::Node(handle) => handle.look(key, waiter).await,
+            Self::Ceiling(_) => Err(no_node()),
             #[cfg(test)]
             Self::Script(script) => (script.look)(key).await,
         }
@@ -44,6 +48,7 @@ impl Upstream {
     pub(super) async fn rules(&self, name: Option<&str>) -> Result<Rules, Failure> {
         match self {
             Self::Node(handle) => handle.rules(name).await,
+            Self::Ceiling(_) => Err(no_node()),
             #[cfg(test)]
             Self::Script(script) => (script.rules)(name.map(str::to_owned)).await,
         }
@@ -52,6 +57,7 @@ impl Upstream {
     pub(super) async fn change(&self, change: &Change) -> Result<Changed, Failure> {
         match self {
             Self::Node(handle) => handle.change(change).await,
+            Self::Ceiling(_) => Err(no_node()),
             #[cfg(test)]
             Self::Script(script) => (script.change)(change.clone()).await,
         }
@@ -60,6 +66,14 @@ impl Upstream {
     pub(super) fn cluster(&self) -> ClusterView {
         match self {
             Self::Node(handle) => handle.cluster(),
+            Self::Ceiling(_) => ClusterView {
+                me: 0,
+                leader: None,
+                term: 0,
+                clock: Time::ZERO,
+                cluster_id: String::new(),
+                nodes: Vec::new(),
+            },
             #[cfg(test)]
             Self::Script(script) => script.cluster.clone(),
         }
@@ -68,6 +82,7 @@ impl Upstream {
     pub(super) async fn digest(&self) -> DigestView {
         match self {
             Self::Node(handle) => handle.digest().await,
+            Self::Ceiling(_) => DigestView { applied: 0, digest: String::new(), keys: 0 },
             #[cfg(test)]
             Self::Script(script) => (script.digest)().await,
         }
@@ -76,6 +91,7 @@ impl Upstream {
     pub(super) fn leader_elsewhere(&self) -> Option<String> {
         match self {
             Self::Node(handle) => handle.leader_elsewhere(),
+            Self::Ceiling(_) => None,
             #[cfg(test)]
             Self::Script(script) => script.leader_elsewhere.clone(),
         }
@@ -84,6 +100,7 @@ impl Upstream {
     pub(super) fn readiness(&self) -> Readiness {
         match self {
             Self::Node(handle) => handle.readiness(),
+            Self::Ceiling(_) => Readiness { checks: Vec::new() },
             #[cfg(test)]
             Self::Script(script) => script.readiness.clone(),
         }

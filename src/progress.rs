@@ -1,5 +1,6 @@
 //! What is going on, while it goes on: one line that changes on a terminal, a line now and then elsewhere.
 
+use crate::clock::Stopwatch;
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ const PLAIN_EVERY: Duration = Duration::from_secs(10);
 pub struct Progress {
     terminal: bool,
     quiet: bool,
-    last_plain: Option<crate::clock::Stopwatch>,
+    last_plain: Option<Stopwatch>,
     drawn: bool,
 }
 
@@ -27,7 +28,7 @@ impl Progress {
     }
 
     /// The state of things, in one line.
-    pub(super) fn now(&mut self, line: &str) {
+    pub fn now(&mut self, line: &str) {
         if self.quiet {
             return;
         }
@@ -35,13 +36,13 @@ impl Progress {
             self.drawn = true;
             let _ = write!(io::stderr(), "\r\x1b[2K{line}");
         } else if self.last_plain.is_none_or(|last| last.elapsed() >= PLAIN_EVERY) {
-            self.last_plain = Some(crate::clock::Stopwatch::start());
+            self.last_plain = Some(Stopwatch::start());
             let _ = writeln!(io::stderr(), "{line}");
         }
     }
 
     /// Something that stays.
-    pub(super) fn say(&mut self, line: &str) {
+    pub fn say(&mut self, line: &str) {
         if self.quiet {
             return;
         }
