@@ -5,6 +5,7 @@
 use super::exit::Failure;
 use super::output::{self, Output};
 use super::reach::duration;
+use super::stdin;
 use crate::bench::{self, Dialect, Plan, WaitMode};
 use crate::http;
 use crate::progress::Progress;
@@ -12,7 +13,6 @@ use clap::ValueEnum;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
-use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
 
 /// Arguments of `quorate bench`.
@@ -143,9 +143,8 @@ pub(super) async fn ceiling() -> Result<(), Failure> {
     let (address, listener) = listening.map_err(|error| Failure::error(format!("cannot listen: {error}")))?;
     output::line(&address.to_string())?;
     http::serve_ceiling(listener, http::Options::default(), async {
-        let mut byte = [0];
-        // An error means the same as the end.
-        while tokio::io::stdin().read(&mut byte).await.is_ok_and(|read| read > 0) {}
+        // A reader that is gone means the same as one that read the end.
+        let _ = stdin::ends().await;
     })
     .await;
     Ok(())

@@ -29,6 +29,7 @@ mod release;
 mod renew;
 mod settings;
 mod status;
+mod stdin;
 mod up;
 
 use crate::failpoint;

@@ -8,6 +8,7 @@
 
 use super::exit::Failure;
 use super::settings::Settings;
+use super::stdin;
 use crate::config::Config;
 use crate::history::{self, Audit, History, feed};
 use crate::limiter::Time;
@@ -16,7 +17,7 @@ use crate::node::Observer;
 use crate::state::{Applied, Batch};
 use crate::{http, metric_names, node, telemetry};
 use metrics_exporter_prometheus::PrometheusHandle;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -224,7 +225,7 @@ impl Stop {
         Ok(Self {
             terminate: listen(SignalKind::terminate())?,
             interrupt: listen(SignalKind::interrupt())?,
-            stdin_ends: with_stdin.then(stdin_ends),
+            stdin_ends: with_stdin.then(stdin::ends),
         })
     }
 
@@ -246,21 +247,4 @@ impl Stop {
             () = stdin => "end of stdin",
         }
     }
-}
-
-/// A thread of its own: a blocking read cannot be cancelled, and the runtime would wait for it at the end.
-fn stdin_ends() -> oneshot::Receiver<()> {
-    let (ended, ends) = oneshot::channel();
-    std::thread::spawn(move || {
-        let mut bytes = [0; 64];
-        loop {
-            match std::io::stdin().read(&mut bytes) {
-                Ok(1..) => {}
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                Ok(0) | Err(_) => break,
-            }
-        }
-        let _ = ended.send(());
-    });
-    ends
 }

@@ -61,6 +61,10 @@ pub(super) fn bad_request(detail: impl Into<String>) -> Refused {
 
 /// Parses in one cheap pass; only a body that fails is parsed again to find out where.
 pub(super) fn parse<T: DeserializeOwned>(body: &[u8], wanted: &str) -> Result<T, Refused> {
+    // What is derived for a struct would take its members from a list as well.
+    if body.trim_ascii_start().first() == Some(&b'[') {
+        return Err(bad_request(format!("the body is a list: expected an object with {wanted}")));
+    }
     serde_json::from_slice(body).map_err(|error| explain::<T>(body, &error, wanted))
 }
 
@@ -232,6 +236,12 @@ mod tests {
         assert_eq!(asked.acquire.terms, terms);
         assert_eq!(asked.acquire.identity, Some(Identity::of("01JD", &[wanted])));
         assert_eq!(asked.acquire.worker.as_deref(), Some("w"));
+    }
+
+    #[test]
+    fn a_list_is_no_object() {
+        let problem = parse::<api::BatchRequest>(b" [[{\"key\":\"k\"}],false]", "`requests`").unwrap_err();
+        assert!(problem.detail.contains("expected an object with `requests`"), "{problem}");
     }
 
     #[test]

@@ -216,7 +216,7 @@ fn usage_rendered(found: Usage) -> HistoryResponse {
             .collect(),
         keys: (found.keys.into_iter())
             .map(|(key, policy, counts)| KeyUsage {
-                key: key.into(),
+                key: key.as_str().to_owned(),
                 policy,
                 granted: counts.granted,
                 cost: counts.cost,

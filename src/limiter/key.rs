@@ -1,15 +1,15 @@
 //! The name of what is limited.
 
 use crate::limits::KEY_BYTES_MAX;
-use serde::{Deserialize, Serialize};
+use serde::de::Visitor;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::borrow::Borrow;
 use std::fmt;
 use std::sync::Arc;
 use thiserror::Error;
 
-/// A key: 1 to 256 bytes of UTF-8 without control characters. Cheap to clone.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+/// A key: 1 to 256 bytes of UTF-8 without control characters. Cheap to clone. Read and written as a string.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(Arc<str>);
 
 /// What is wrong with the text of a key.
@@ -35,10 +35,13 @@ impl Key {
         if text.len() > KEY_BYTES_MAX {
             return Err(KeyError::TooLong(text.len()));
         }
-        if let Some((at, found)) = text.char_indices().find(|(_, c)| c.is_control()) {
-            return Err(KeyError::Control(found as u32, at));
+        // Nearly every key is printable ASCII, which is soon seen.
+        let plain = text.bytes().all(|byte| matches!(byte, b' '..=b'~'));
+        let control = if plain { None } else { text.char_indices().find(|(_, c)| c.is_control()) };
+        match control {
+            Some((at, found)) => Err(KeyError::Control(found as u32, at)),
+            None => Ok(Self(text.into())),
         }
-        Ok(Self(text.into()))
     }
 
     /// The text.
@@ -53,16 +56,30 @@ impl Borrow<str> for Key {
     }
 }
 
-impl TryFrom<String> for Key {
-    type Error = KeyError;
-    fn try_from(text: String) -> Result<Self, KeyError> {
-        Self::new(&text)
+impl Serialize for Key {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
     }
 }
 
-impl From<Key> for String {
-    fn from(key: Key) -> Self {
-        key.0.as_ref().to_owned()
+impl<'de> Deserialize<'de> for Key {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_str(Text)
+    }
+}
+
+/// Takes a key from wherever the text lies, without a copy in between.
+struct Text;
+
+impl Visitor<'_> for Text {
+    type Value = Key;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a key")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Key, E> {
+        Key::new(text).map_err(E::custom)
     }
 }
 

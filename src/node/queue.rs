@@ -7,6 +7,7 @@ use super::verdict::Verdict;
 use crate::clock::Deadline;
 use crate::metric_names;
 use crate::state::Command;
+use metrics::{Gauge, gauge};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use tokio::sync::{mpsc, oneshot};
@@ -79,14 +80,17 @@ pub(super) struct Queue {
 }
 
 /// How many requests wait in the queue or are in flight.
-#[derive(Debug, Default)]
-pub(super) struct Pending(AtomicUsize);
+#[derive(Debug)]
+pub(super) struct Pending {
+    count: AtomicUsize,
+    shown: Gauge,
+}
 
 impl Queue {
     /// A queue for `most` requests, its other end, and the count of both.
     pub(super) fn bounded(most: usize) -> (Self, mpsc::Receiver<Ticket>, Arc<Pending>) {
         let (tickets, receiver) = mpsc::channel(most);
-        let pending = Arc::new(Pending::default());
+        let pending = Arc::new(Pending { count: AtomicUsize::new(0), shown: gauge!(metric_names::PROPOSALS_PENDING) });
         (Self { tickets, pending: Arc::clone(&pending) }, receiver, pending)
     }
 
@@ -108,8 +112,8 @@ impl Pending {
     /// Counts, and shows the count.
     pub(super) fn changed(&self, added: usize, removed: usize) {
         let change = added.wrapping_sub(removed);
-        let pending = self.0.fetch_add(change, Ordering::Relaxed).wrapping_add(change);
-        metrics::gauge!(metric_names::PROPOSALS_PENDING).set(metric_names::gauge_value(pending as u64));
+        let pending = self.count.fetch_add(change, Ordering::Relaxed).wrapping_add(change);
+        self.shown.set(metric_names::gauge_value(pending as u64));
     }
 }
 
@@ -130,7 +134,7 @@ mod tests {
         let held = [queue.submit(acquire()), queue.submit(acquire())];
         assert!(held.iter().all(Option::is_some));
         assert!(queue.submit(acquire()).is_none());
-        assert_eq!(pending.0.load(Ordering::Relaxed), 2, "a refused one does not count");
+        assert_eq!(pending.count.load(Ordering::Relaxed), 2, "a refused one does not count");
         tickets.try_recv().unwrap();
         assert!(queue.submit(acquire()).is_some());
     }

@@ -52,10 +52,10 @@ impl Room {
             return;
         }
         loop {
-            let (room, snapshot_bytes) = (self.clone(), state.snapshot_bytes());
-            let looked = blocking(move || room.0.disk.files().free_bytes(&room.0.dir)).await;
-            match looked {
-                Ok(free) => self.found(free, snapshot_bytes),
+            let (room, state) = (self.clone(), state.clone());
+            let looked = blocking(move || Ok((room.0.disk.files().free_bytes(&room.0.dir)?, state.snapshot_bytes())));
+            match looked.await {
+                Ok((free, snapshot_bytes)) => self.found(free, snapshot_bytes),
                 // A disk that cannot even say this fails at the next write, and then the node stops.
                 Err(error) => tracing::debug!(%error, "cannot tell how much room the disk has"),
             }
