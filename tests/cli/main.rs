@@ -2,6 +2,7 @@
 //! node has to answer, a fake one does, on a port of its own.
 
 mod acquire;
+mod bench;
 mod client;
 mod config;
 mod fake;
