@@ -171,11 +171,11 @@ async fn a_restart_in_another_time_namespace_moves_no_slot() {
     check(&grants);
     for (at, earlier) in seen.iter().enumerate() {
         for later in &seen[at + 1..] {
-            assert!(later.now >= earlier.now, "time went back: {earlier:?} {later:?}");
-            // Clocks may be 500 ppm fast, and answers are rounded up to a microsecond.
+            // Clocks may be 500 ppm fast, and answers are rounded up to a microsecond. Lost time is safe: what the last leader had
+            // read and stamped nowhere, the next one does not know, so looks (unlike stamps) may go back.
             let passed = later.after - earlier.before;
             let most = passed + passed / 2_000 + 2;
-            assert!(later.now - earlier.now <= most, "time ran ahead: {earlier:?} {later:?}");
+            assert!(later.now <= earlier.now + most, "time ran ahead: {earlier:?} {later:?}");
         }
     }
     println!("{} grants, {} looks; who led, and where: {led:?}", grants.len(), seen.len());

@@ -9,8 +9,7 @@ use std::path::Path;
 
 /// How a process ends that aborts.
 const SIGABRT: i32 = 6;
-/// Entries after which the others have certainly forgotten where a node stood that is away: a snapshot every hundred, and a hundred
-/// kept behind it.
+/// A snapshot so much farther than a node that is away leaves nothing in the log for it: a hundred entries are kept behind one.
 const FAR_ENTRIES: u64 = 400;
 /// Permits that were told last when a node died, and are asked for again.
 const ASKED_AGAIN: usize = 20;
@@ -39,21 +38,22 @@ impl Scene {
         }
     }
 
-    /// Waits until a node that is away is too far behind for entries.
-    async fn far_behind(&mut self) {
-        let applied = async |cluster: &mut Cluster| {
-            let leader = cluster.leader().await;
-            let url = format!("{}/cluster/digest", cluster.node(leader).url);
-            get(&cluster.http, &url).await.and_then(|view| view["applied"].as_u64())
-        };
-        let (mut from, mut tries) = (None, patience());
-        loop {
-            let now = applied(&mut self.cluster).await;
-            from = from.or(now);
-            if from.zip(now).is_some_and(|(from, now)| now >= from + FAR_ENTRIES) {
-                return;
+    /// Waits until a node that is away is too far behind for entries: all others have cut their logs behind it.
+    async fn far_behind(&mut self, away: u64) {
+        let mut tries = patience();
+        let from = loop {
+            let leader = self.cluster.leader().await;
+            let url = format!("{}/cluster/digest", self.cluster.node(leader).url);
+            if let Some(applied) = get(&self.cluster.http, &url).await.and_then(|view| view["applied"].as_u64()) {
+                break applied;
             }
-            assert!(tries.next().await, "nothing is applied:\n{}", self.cluster.logs());
+            assert!(tries.next().await, "nobody says how far it is:\n{}", self.cluster.logs());
+        };
+        for id in (1..=3).filter(|id| *id != away) {
+            // Of the second snapshot it is certain that the log was cut after the first.
+            while snapshots_from(&self.cluster.node(id).log(), from + FAR_ENTRIES) < 2 {
+                assert!(tries.next().await, "nothing is applied:\n{}", self.cluster.logs());
+            }
         }
     }
 
@@ -89,6 +89,14 @@ impl Scene {
     }
 }
 
+/// How many snapshots that reach this far a log tells of.
+fn snapshots_from(log: &str, least: u64) -> usize {
+    let reaches = log
+        .lines()
+        .filter_map(|line| line.split_once("snapshot written last=Some(")?.1.split_once(')')?.0.parse().ok());
+    reaches.filter(|index: &u64| *index >= least).count()
+}
+
 /// Half of a snapshot: what is on its way in, or was when its node died.
 fn half_a_snapshot(data: &Path) -> bool {
     let Ok(files) = std::fs::read_dir(data.join("snapshots")) else { return false };
@@ -101,7 +109,7 @@ async fn an_install_that_was_cut_short_begins_anew() {
     let mut scene = Scene::set().await;
     scene.load_flows(50).await;
     scene.cluster.node(3).kill();
-    scene.far_behind().await;
+    scene.far_behind(3).await;
 
     // It dies by itself, with the snapshot in hand.
     scene.cluster.node(3).spawn_with("FAILPOINTS", "install=return");
@@ -140,7 +148,7 @@ async fn a_node_may_die_at_every_point() {
         let id = if point == "vote" { scene.cluster.leader().await } else { id };
         scene.cluster.node(id).kill();
         match point {
-            "install" => scene.far_behind().await,
+            "install" => scene.far_behind(id).await,
             "vote" => assert_ne!(scene.cluster.leader().await, id),
             _ => {}
         }
