@@ -204,18 +204,27 @@ fn cut_emptied_and_foreign_files_leave_a_node_that_records() {
     }
 }
 
+/// Of tomorrow, and of format 1: a header of that time, and a permit.
 #[test]
 fn a_database_of_another_format_is_moved_aside_loudly() {
-    let data = tempfile::tempdir().unwrap();
-    let dir = data.path().join("history");
-    let db = sled::open(dir.join("volume-1")).unwrap();
-    db.insert(super::place::Place::Header.bytes(), &[99, 1, 2, 3]).unwrap();
-    drop(db);
-    let (recorder, value) = recorder();
-    let history = metrics::with_local_recorder(&recorder, || History::start(settings(&dir)));
-    until("a fresh one", || history.audit(1).is_ok());
-    assert_eq!(value(HISTORY_RESETS_TOTAL), 1);
-    history.close(FOREVER);
+    for header in [&[99, 1, 2, 3][..], &[1, 0x80, 0xe0, 0xa5, 0xba, 0xbc, 0x31, 0, 7, 0, 0x80, 0x94, 0xeb, 0xdc, 3, 1]]
+    {
+        let data = tempfile::tempdir().unwrap();
+        let dir = data.path().join("history");
+        let db = sled::open(dir.join("volume-1")).unwrap();
+        db.insert(super::place::Place::Header.bytes(), header).unwrap();
+        db.insert([&[1, 0, 1][..], b"k", &1_u64.to_be_bytes()].concat(), &[1, 0, 0, 0, 1, 0, 0]).unwrap();
+        drop(db);
+        let (recorder, value) = recorder();
+        let history = metrics::with_local_recorder(&recorder, || History::start(settings(&dir)));
+        until("a fresh one", || history.audit(1).is_ok());
+        assert_eq!(value(HISTORY_RESETS_TOTAL), 1);
+        history.feed(entry(2));
+        until("that records", || permits(&history) == [2]);
+        history.close(FOREVER);
+        let aside = fs::read_dir(data.path()).unwrap().map(|entry| entry.unwrap().path()).find(|path| *path != dir);
+        assert!(aside.unwrap().join("volume-1").is_dir(), "the old one is still there for whoever wants it");
+    }
 }
 
 #[test]

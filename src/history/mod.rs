@@ -4,8 +4,10 @@
 //! - History is not truth. It may be lost, in part or as a whole, and nothing but history is lost with it.
 //! - Nothing of it is on the path of an answer to a worker: [`History::feed`] never waits and never fails. What does not
 //!   fit is dropped and counted.
-//! - An entry is recorded once: the last recorded index lies in the same batch as the records, and what comes again after a
+//! - An entry is recorded once, and whole: what it brought lies in the same batch as its index, and what comes again after a
 //!   restart is skipped.
+//! - Events are gathered and written together, after a second when they are few and after ten at most: to a reader the history
+//!   is that far behind.
 //! - Everything is bounded, in bytes and in age (`store.rs`). Buckets of usage go by cluster time; what is too old goes by
 //!   this node's wall clock, which every record carries for people.
 //! - A database that is damaged, hangs or panics, when it is opened or later, is moved aside; the node serves on
@@ -13,13 +15,19 @@
 //!
 //! Not here: what an applied entry means (whoever feeds it translates to [`Event`]), how answers look (`http/`).
 
-mod batch;
+mod bundle;
+#[cfg(test)]
+mod cost_tests;
 #[cfg(test)]
 mod damage_tests;
+mod desk;
 mod event;
 pub mod feed;
 mod meters;
+mod names;
 mod opening;
+#[cfg(test)]
+mod oracle_tests;
 mod place;
 mod read;
 mod record;
@@ -27,7 +35,9 @@ mod shared;
 mod store;
 #[cfg(test)]
 mod store_tests;
+mod usage;
 mod view;
+mod write;
 mod writer;
 
 pub use event::{Applied, Audit, Event};

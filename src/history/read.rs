@@ -1,14 +1,19 @@
-//! Reading what is kept. Every answer is bounded, and a record that cannot be read is left out.
+//! Reading what is kept. Every answer is bounded, and a row that cannot be read is left out.
+//!
+//! A look at one key reads the rows of its group, the newest first, and stops when it has enough.
 
-use super::place::{Grain, Place, Scope, audit_from, denials_of, permits_of, releases_of, usage_from};
-use super::record::{AuditRecord, Counts, DeniedRecord, PermitRecord, UsageRecord, decode};
+use super::bundle::Bundle;
+use super::place::{Kind, Place, audit_from, group_of, lines_of, usage_of};
+use super::record::{AuditRecord, Counts, DeniedRecord, PermitRecord, decode};
 use super::store::{Broken, Row, SECONDS_SHOWN, Store};
+use super::usage::{self, Grain, MINUTE_SECONDS, Scope};
 use super::view::{AuditLine, Bucket, Denied, Depth, KeyHistory, Permit, Usage};
 use crate::limiter::{Key, Time};
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::Range;
 
-/// Records that one question about all keys looks at; with more in the hour, the oldest are left out.
-const SCANNED_MAX: usize = 500_000;
+/// Counts of names in minutes that one question about all keys looks at; with more in the hour, the oldest are left out.
+const SCANNED_MAX: usize = 1_000_000;
 /// Minutes in the hour that usage is about.
 const HOUR_MINUTES: u64 = 60;
 
@@ -16,67 +21,55 @@ impl Store {
     /// What is remembered of a key.
     pub(super) fn key(&self, key: &Key, depth: &Depth, wall_ms: u64) -> Result<KeyHistory, Broken> {
         let row = self.row();
-        let scope = Scope::Key(key.clone());
+        let (seconds, minutes) = buckets(&row, key, depth)?;
         Ok(KeyHistory {
             until: row.until(),
             permits: self.permits(&row, key, depth.most, wall_ms)?,
             denied: self.denied(&row, key, depth.most, wall_ms)?,
-            seconds: buckets(&row, Grain::Second, depth.seconds.min(SECONDS_SHOWN), &scope)?,
-            minutes: buckets(&row, Grain::Minute, depth.minutes, &scope)?,
+            seconds,
+            minutes,
         })
     }
 
     fn permits(&self, row: &Row, key: &Key, most: usize, wall_ms: u64) -> Result<Vec<Permit>, Broken> {
         let mut permits = Vec::new();
-        for item in row.volumes.iter().rev().flat_map(|volume| volume.db.scan_prefix(permits_of(key)).rev()) {
+        // The newest rows come first, and a release lies in no earlier row than its permit.
+        let mut released: HashSet<u64> = HashSet::new();
+        for value in lines(row, Kind::Permits, key) {
             if permits.len() >= most {
                 break;
             }
-            let (place, value) = item?;
-            let (Some(Place::Permit { permit, .. }), Some(record)) =
-                (Place::read(&place), decode::<PermitRecord>(&value))
-            else {
-                continue;
-            };
-            if self.bounds.too_old(record.wall_ms, wall_ms) {
-                break;
+            let value = value?;
+            let Some(bundle) = Bundle::read(&value) else { continue };
+            for own in bundle.keys.iter().filter(|own| own.key == key.as_str()) {
+                released.extend(&own.released);
+                for record in own.permits.iter().rev() {
+                    if permits.len() >= most || self.bounds.too_old(record.wall_ms, wall_ms) {
+                        return Ok(permits);
+                    }
+                    permits.push(permit(record, &bundle, released.contains(&record.permit)));
+                }
             }
-            permits.push(Permit {
-                permit,
-                slot: Time(record.slot_ns),
-                at: Time(record.at_ns),
-                cost: record.cost,
-                policy: record.policy,
-                worker: record.worker,
-                released: false,
-                wall_ms: record.wall_ms,
-            });
-        }
-        let released = released(row, key, permits.last().map_or(u64::MAX, |oldest| oldest.permit))?;
-        for permit in &mut permits {
-            permit.released = released.contains(&permit.permit);
         }
         Ok(permits)
     }
 
     fn denied(&self, row: &Row, key: &Key, most: usize, wall_ms: u64) -> Result<Vec<Denied>, Broken> {
         let mut denied = Vec::new();
-        for item in row.volumes.iter().rev().flat_map(|volume| volume.db.scan_prefix(denials_of(key)).rev()) {
+        for value in lines(row, Kind::Denials, key) {
             if denied.len() >= most {
                 break;
             }
-            let Some(record) = decode::<DeniedRecord>(&item?.1) else { continue };
-            if self.bounds.too_old(record.wall_ms, wall_ms) {
-                break;
+            let value = value?;
+            let Some(bundle) = Bundle::read(&value) else { continue };
+            for own in bundle.keys.iter().filter(|own| own.key == key.as_str()) {
+                for record in own.denied.iter().rev() {
+                    if denied.len() >= most || self.bounds.too_old(record.wall_ms, wall_ms) {
+                        return Ok(denied);
+                    }
+                    denied.push(denial(record, &bundle));
+                }
             }
-            denied.push(Denied {
-                at: Time(record.at_ns),
-                cost: record.cost,
-                reason: record.reason,
-                policy: record.policy,
-                worker: record.worker,
-                wall_ms: record.wall_ms,
-            });
         }
         Ok(denied)
     }
@@ -89,16 +82,20 @@ impl Store {
         let since = Grain::Minute.start(first);
         let mut tally = Tally::default();
         let mut left = SCANNED_MAX;
+        let hour = usage_of(first, None, None)..audit_from();
         let recent = row.volumes.iter().rev().filter(|volume| volume.header.last_ns >= since.0);
-        for item in recent.flat_map(|volume| volume.db.range(usage_from(Grain::Minute, first)..).rev()) {
+        for item in recent.flat_map(|volume| volume.db.range(hour.clone()).rev()) {
             let (place, value) = item?;
-            let Some(Place::Usage { grain: Grain::Minute, bucket, scope }) = Place::read(&place) else { continue };
-            if left == 0 {
+            let (Some(Place::Usage { minute, .. }), Some(records)) = (Place::read(&place), usage::read(&value)) else {
+                continue;
+            };
+            if left < records.len() {
+                left = 0;
                 break;
             }
-            left -= 1;
-            if let Some(usage) = decode::<UsageRecord>(&value) {
-                tally.add(bucket, scope, usage, policy);
+            left -= records.len();
+            for record in &records {
+                tally.add(minute, record, policy);
             }
         }
         Ok(tally.finish(since, until, most, left > 0))
@@ -124,43 +121,63 @@ impl Store {
     }
 }
 
-/// The permits of a key from this one on that were given back.
-fn released(row: &Row, key: &Key, from: u64) -> Result<HashSet<u64>, Broken> {
-    let mut released = HashSet::new();
-    let from = Place::Released { key: key.clone(), permit: from }.bytes();
-    let prefix = releases_of(key);
-    for volume in &row.volumes {
-        for item in volume.db.range(from.clone()..) {
-            let (place, _) = item?;
-            if !place.starts_with(&prefix) {
-                break;
-            }
-            if let Some(Place::Released { permit, .. }) = Place::read(&place) {
-                released.insert(permit);
-            }
-        }
-    }
-    Ok(released)
+/// The rows that may have lines of a key, the newest first.
+fn lines(row: &Row, kind: Kind, key: &Key) -> impl Iterator<Item = sled::Result<sled::IVec>> {
+    let prefix = lines_of(kind, group_of(key.as_str()), None);
+    let volumes = row.volumes.iter().rev();
+    volumes.flat_map(move |volume| volume.db.scan_prefix(&prefix).values().rev())
 }
 
-/// The last so many buckets of one name in which something happened, oldest first.
-fn buckets(row: &Row, grain: Grain, count: u64, scope: &Scope) -> Result<Vec<Bucket>, Broken> {
-    let last = grain.bucket(row.until());
-    let Some(back) = count.checked_sub(1) else { return Ok(Vec::new()) };
-    let first = last.saturating_sub(back);
-    let mut found: BTreeMap<u64, Counts> = BTreeMap::new();
+fn permit(record: &PermitRecord, bundle: &Bundle<'_>, released: bool) -> Permit {
+    let PermitRecord { permit, slot_ns, at_ns, wall_ms, cost, policy, worker } = *record;
+    let (policy, worker) = (bundle.name(policy).map(str::to_owned), bundle.name(worker).map(str::to_owned));
+    Permit { permit, slot: Time(slot_ns), at: Time(at_ns), cost, policy, worker, released, wall_ms }
+}
+
+fn denial(record: &DeniedRecord, bundle: &Bundle<'_>) -> Denied {
+    let DeniedRecord { at_ns, wall_ms, cost, reason, policy, worker } = *record;
+    let (policy, worker) = (bundle.name(policy).map(str::to_owned), bundle.name(worker).map(str::to_owned));
+    let reason = bundle.name(reason).unwrap_or_default().to_owned();
+    Denied { at: Time(at_ns), cost, reason, policy, worker, wall_ms }
+}
+
+/// The last so many seconds, and minutes, in which something happened to a key, oldest first.
+fn buckets(row: &Row, key: &Key, depth: &Depth) -> Result<(Vec<Bucket>, Vec<Bucket>), Broken> {
+    let (last_second, last_minute) = (Grain::Second.bucket(row.until()), Grain::Minute.bucket(row.until()));
+    let wanted_seconds = last_n(last_second, depth.seconds.min(SECONDS_SHOWN));
+    let wanted_minutes = last_n(last_minute, depth.minutes);
+    let first = wanted_minutes.start.min(wanted_seconds.start / MINUTE_SECONDS);
+    let (mut seconds, mut minutes) = (BTreeMap::<_, Counts>::new(), BTreeMap::<_, Counts>::new());
+    let group = Some(group_of(key.as_str()));
     for volume in &row.volumes {
-        let from = grain.bucket(Time(volume.header.first_ns)).max(first);
-        let to = grain.bucket(Time(volume.header.last_ns)).min(last);
-        for bucket in from..=to {
-            let place = Place::Usage { grain, bucket, scope: scope.clone() };
-            let value = volume.db.get(place.bytes())?;
-            if let Some(usage) = value.and_then(|value| decode::<UsageRecord>(&value)) {
-                *found.entry(bucket).or_default() += usage.counts;
+        let from = Grain::Minute.bucket(Time(volume.header.first_ns)).max(first);
+        let to = Grain::Minute.bucket(Time(volume.header.last_ns)).min(last_minute);
+        for minute in from..=to {
+            for value in volume.db.scan_prefix(usage_of(minute, group, None)).values() {
+                let value = value?;
+                for usage in
+                    usage::read(&value).into_iter().flatten().filter(|usage| usage.scope == Scope::Key(key.as_str()))
+                {
+                    if wanted_minutes.contains(&minute) {
+                        *minutes.entry(minute).or_default() += usage.counts;
+                    }
+                    for (second, counts) in usage.seconds() {
+                        let second = minute * MINUTE_SECONDS + u64::from(second);
+                        if wanted_seconds.contains(&second) {
+                            *seconds.entry(second).or_default() += counts;
+                        }
+                    }
+                }
             }
         }
     }
-    Ok(series(grain, found))
+    Ok((series(Grain::Second, seconds), series(Grain::Minute, minutes)))
+}
+
+/// So many buckets, up to and with this one.
+fn last_n(last: u64, count: u64) -> Range<u64> {
+    let end = last.saturating_add(1);
+    end.saturating_sub(count)..end
 }
 
 fn series(grain: Grain, found: BTreeMap<u64, Counts>) -> Vec<Bucket> {
@@ -173,28 +190,32 @@ struct Tally {
     total: Counts,
     minutes: BTreeMap<u64, Counts>,
     policies: HashMap<String, Counts>,
-    keys: HashMap<Key, UsageRecord>,
+    /// With the rule that decided last.
+    keys: HashMap<Key, (Option<String>, Counts)>,
 }
 
 impl Tally {
-    fn add(&mut self, bucket: u64, scope: Scope, usage: UsageRecord, wanted: Option<&str>) {
-        let is_total = match (&scope, wanted) {
+    fn add(&mut self, minute: u64, usage: &usage::Record<'_>, wanted: Option<&str>) {
+        let is_total = match (usage.scope, wanted) {
             (Scope::All, None) => true,
-            (Scope::Policy(name), Some(wanted)) => **name == *wanted,
+            (Scope::Policy(name), Some(wanted)) => name == wanted,
             _ => false,
         };
         if is_total {
             self.total += usage.counts;
-            *self.minutes.entry(bucket).or_default() += usage.counts;
+            *self.minutes.entry(minute).or_default() += usage.counts;
         }
-        match scope {
-            Scope::Policy(name) if wanted.is_none_or(|wanted| *name == *wanted) => {
-                *self.policies.entry(name.to_string()).or_default() += usage.counts;
+        match usage.scope {
+            Scope::Policy(name) if wanted.is_none_or(|wanted| name == wanted) => {
+                *self.policies.entry(name.to_owned()).or_default() += usage.counts;
             }
-            Scope::Key(key) if wanted.is_none() || usage.policy.as_deref() == wanted => {
-                // The newest comes first, and says which rule it was last.
-                let known = self.keys.entry(key).or_insert(UsageRecord { policy: usage.policy, ..Default::default() });
-                known.counts += usage.counts;
+            Scope::Key(name) if wanted.is_none() || usage.policy == wanted => {
+                if let Some((_, known)) = self.keys.get_mut(name) {
+                    *known += usage.counts;
+                } else if let Ok(key) = Key::new(name) {
+                    // The newest comes first, and says which rule it was last.
+                    self.keys.insert(key, (usage.policy.map(str::to_owned), usage.counts));
+                }
             }
             _ => {}
         }
@@ -204,7 +225,7 @@ impl Tally {
         let mut policies: Vec<_> = self.policies.into_iter().collect();
         policies.sort_by(|a, b| busier(a.1, b.1).then_with(|| a.0.cmp(&b.0)));
         policies.truncate(most);
-        let mut keys: Vec<_> = self.keys.into_iter().map(|(key, usage)| (key, usage.policy, usage.counts)).collect();
+        let mut keys: Vec<_> = self.keys.into_iter().map(|(key, (policy, counts))| (key, policy, counts)).collect();
         keys.sort_by(|a, b| busier(a.2, b.2).then_with(|| a.0.cmp(&b.0)));
         keys.truncate(most);
         let minutes = series(Grain::Minute, self.minutes);

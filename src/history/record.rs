@@ -1,45 +1,50 @@
 //! What is kept, and its one codec: a format byte, then postcard.
 //!
 //! Invariant: bytes that are no record of this format are `None`, whatever they are. Nothing read here is trusted.
+//!
+//! Not here: rows that hold many records (`bundle.rs`, `usage.rs`).
 
 use super::event::Audit;
-use serde::de::DeserializeOwned;
+use super::names::NameId;
 use serde::{Deserialize, Serialize};
 use std::ops::AddAssign;
 
 /// The first byte of every value. A database of another format is moved aside.
-pub(super) const FORMAT: u8 = 1;
+pub(super) const FORMAT: u8 = 2;
 
-/// A permit.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// Bytes of a row past which another is begun. The store puts up to 16 rows into a page and pages over 128 KiB into files
+/// of their own; rows of this size stay below that.
+pub(super) const ROW_BYTES: usize = 6 * 1024;
+
+/// Longest name of a policy or a worker, in bytes; keys have at most as many.
+const NAME_BYTES_MAX: usize = 256;
+
+/// A permit. Its names are numbers in a table that goes with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PermitRecord {
+    /// The fencing number.
+    pub(super) permit: u64,
     /// Cluster time of the slot, in nanoseconds.
     pub(super) slot_ns: u64,
     /// Cluster time of the decision, in nanoseconds.
     pub(super) at_ns: u64,
-    /// This node's wall clock when it wrote the record.
+    /// This node's wall clock when it took the record down.
     pub(super) wall_ms: u64,
     pub(super) cost: u64,
-    pub(super) policy: Option<String>,
-    pub(super) worker: Option<String>,
+    pub(super) policy: NameId,
+    pub(super) worker: NameId,
 }
 
-/// A permit that was given back, and when this node heard of it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct ReleasedRecord {
-    pub(super) wall_ms: u64,
-}
-
-/// A denial.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// A denial. Its names are numbers in a table that goes with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct DeniedRecord {
     /// Cluster time of the decision, in nanoseconds.
     pub(super) at_ns: u64,
     pub(super) wall_ms: u64,
     pub(super) cost: u64,
-    pub(super) reason: String,
-    pub(super) policy: Option<String>,
-    pub(super) worker: Option<String>,
+    pub(super) reason: NameId,
+    pub(super) policy: NameId,
+    pub(super) worker: NameId,
 }
 
 /// What happened in one bucket of time.
@@ -59,14 +64,6 @@ impl AddAssign for Counts {
         self.cost = self.cost.saturating_add(other.cost);
         self.denied = self.denied.saturating_add(other.denied);
     }
-}
-
-/// Usage of one name in one bucket.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub(super) struct UsageRecord {
-    pub(super) counts: Counts,
-    /// For a key: the rule that decided last.
-    pub(super) policy: Option<String>,
 }
 
 /// A line of the audit trail.
@@ -89,6 +86,8 @@ pub(super) struct VolumeHeader {
     /// Cluster time of the first and last entry in it.
     pub(super) first_ns: u64,
     pub(super) last_ns: u64,
+    /// The number of the next row.
+    pub(super) row_next: u64,
     /// The number of the next line of the audit trail.
     pub(super) audit_next: u64,
 }
@@ -99,10 +98,21 @@ pub(super) fn encode(record: &impl Serialize) -> Result<Vec<u8>, postcard::Error
 }
 
 /// The record of these bytes, if they are one to the last byte.
-pub(super) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
+pub(super) fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Option<T> {
     let (FORMAT, body) = bytes.split_first().map(|(format, body)| (*format, body))? else { return None };
     let (record, rest) = postcard::take_from_bytes(body).ok()?;
     rest.is_empty().then_some(record)
+}
+
+/// A name as it is kept.
+pub(super) fn name(text: &str) -> &str {
+    cut(text, NAME_BYTES_MAX)
+}
+
+/// The beginning of a text, in whole characters.
+pub(super) fn cut(text: &str, bytes_max: usize) -> &str {
+    let end = (0..=bytes_max.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+    &text[..end]
 }
 
 #[cfg(test)]
@@ -111,27 +121,21 @@ mod tests {
 
     #[test]
     fn records_read_back_and_flipped_ones_do_no_harm() {
-        let permit = PermitRecord {
-            slot_ns: 6_000_000_000,
-            at_ns: 1,
-            wall_ms: 1_700_000_000_000,
-            cost: 2,
-            policy: Some("p".to_owned()),
-            worker: Some("w-1".to_owned()),
-        };
+        let header = VolumeHeader { opened_ms: 1_700_000_000_000, index: 7, row_next: 300, ..VolumeHeader::default() };
         let event = Audit::Membership { voters: vec![1, 2, 3], learners: vec![4] };
         let audit = AuditRecord { wall_ms: 5, entry: Some((7, 8)), event };
-        let (permit_bytes, audit_bytes) = (encode(&permit).unwrap(), encode(&audit).unwrap());
-        assert_eq!((decode(&permit_bytes), decode(&audit_bytes)), (Some(permit), Some(audit)));
-        for bytes in [permit_bytes, audit_bytes] {
-            for at in 0..bytes.len() {
-                for mask in [0x01, 0x80, 0xff] {
-                    let mut bad = bytes.clone();
-                    bad[at] ^= mask;
-                    let _ = decode::<PermitRecord>(&bad);
-                    let _ = decode::<AuditRecord>(&bad);
-                }
-                assert_eq!(decode::<PermitRecord>(&bytes[..at]), None, "cut at {at}");
+        let (header_bytes, audit_bytes) = (encode(&header).unwrap(), encode(&audit).unwrap());
+        assert_eq!((decode(&header_bytes), decode(&audit_bytes)), (Some(header), Some(audit)));
+        (0..header_bytes.len())
+            .for_each(|at| assert_eq!(decode::<VolumeHeader>(&header_bytes[..at]), None, "cut at {at}"));
+        (0..audit_bytes.len())
+            .for_each(|at| assert_eq!(decode::<AuditRecord>(&audit_bytes[..at]), None, "cut at {at}"));
+        for bytes in [header_bytes, audit_bytes] {
+            for (at, mask) in (0..bytes.len()).flat_map(|at| [0x01, 0x80, 0xff].map(|mask| (at, mask))) {
+                let mut bad = bytes.clone();
+                bad[at] ^= mask;
+                let _ = decode::<VolumeHeader>(&bad);
+                let _ = decode::<AuditRecord>(&bad);
             }
         }
         assert_eq!(decode::<Counts>(&[]), None);
@@ -139,12 +143,19 @@ mod tests {
         assert_eq!(decode::<Counts>(&[FORMAT, 0, 0, 0, 0]), None, "a byte too many");
     }
 
-    /// The bytes of format 1, as they lie on disks.
+    /// The bytes of format 2, as they lie on disks. Rows have theirs in `bundle.rs` and `usage.rs`.
     #[test]
     fn the_format_stays() {
-        let usage = UsageRecord { counts: Counts { granted: 1, cost: 300, denied: 0 }, policy: Some("p".to_owned()) };
-        assert_eq!(encode(&usage).unwrap(), [1, 1, 0xac, 2, 0, 1, 1, b'p']);
+        let (opened_ms, last_ms, index, first_ns, last_ns, row_next, audit_next) = (1, 2, 300, 4, 5, 6, 7);
+        let header = VolumeHeader { opened_ms, last_ms, index, first_ns, last_ns, row_next, audit_next };
+        assert_eq!(encode(&header).unwrap(), [2, 1, 2, 0xac, 2, 4, 5, 6, 7]);
         let audit = AuditRecord { wall_ms: 1, entry: None, event: Audit::Leader { node: 2, term: 3 } };
-        assert_eq!(encode(&audit).unwrap(), [1, 1, 0, 4, 2, 3]);
+        assert_eq!(encode(&audit).unwrap(), [2, 1, 0, 4, 2, 3]);
+    }
+
+    #[test]
+    fn long_names_are_cut_at_whole_characters() {
+        assert_eq!((cut("aü", 2), cut("aü", 3), cut("", 5)), ("a", "aü", ""));
+        assert_eq!(name(&"ü".repeat(1_000)), "ü".repeat(128));
     }
 }

@@ -7,25 +7,23 @@
 //!
 //! Invariants
 //! - One writer. Readers hold the lock of the row while they read, so that no volume is taken away under them.
-//! - The last recorded index lies in the same batch as the permits, denials and audit lines up to it. Counts of usage are
-//!   gathered for a while first, so that a busy minute is not written a hundred times: a crash loses the last few seconds of
-//!   counts, and never counts anything twice.
+//! - Whatever a log entry brought lies in the same batch as its index. After a crash all of an entry is there or nothing of it,
+//!   and what is not there is above the recorded index: if the log tells it again, it is recorded as if for the first time.
 //! - The audit trail goes along from volume to volume, so that traffic does not push it out.
 //! - Every wall clock reading is an argument: the store has no clock.
 //!
-//! Not here: threads, deadlines, and what happens when any of this fails.
+//! Not here: what is written and when (`write.rs`, `desk.rs`), how it is read (`read.rs`), threads, deadlines, and what happens
+//! when any of this fails.
 
-use super::batch::{Batch, DENIALS_PER_KEY, PERMITS_PER_KEY};
-use super::place::{Grain, Place, Scope, audit_from, denials_of, permits_of, releases_of};
-use super::record::{AuditRecord, ReleasedRecord, UsageRecord, VolumeHeader, decode, encode};
+use super::place::{Place, audit_from};
+use super::record::{AuditRecord, VolumeHeader, decode, encode};
+use super::write::Margin;
 use crate::clock::Deadline;
-use crate::limiter::{Key, Time};
-use serde::Serialize;
-use std::collections::HashMap;
+use crate::limiter::Time;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::thread;
 use std::time::Duration;
 use thiserror::Error;
@@ -34,15 +32,10 @@ use thiserror::Error;
 const VOLUMES: u64 = 8;
 /// Seconds of cluster time for which usage by the second is shown.
 pub(super) const SECONDS_SHOWN: u64 = 3_600;
-/// Records of one key that one trimming removes.
-const TRIM_MAX: usize = 8_192;
 /// Lines of the audit trail that a new volume begins with, the newest.
 const AUDIT_CARRIED: usize = 2_000;
 /// Changes of the cluster are few and asked for late: they live this many times longer than the rest.
 const AUDIT_AGE_FACTOR: u32 = 12;
-/// Keys whose records in the newest volume are counted for trimming. Past it counting starts over, and a key may get a
-/// little more than its share.
-const TALLIES_MAX: usize = 65_536;
 /// What the newest volume keeps in memory, and any other.
 const CACHE_BYTES: u64 = 16 * 1024 * 1024;
 const CACHE_BYTES_SEALED: u64 = 1024 * 1024;
@@ -110,6 +103,8 @@ pub(super) struct Store {
     dir: PathBuf,
     pub(super) bounds: Bounds,
     row: RwLock<Row>,
+    /// The writer's own.
+    margin: Mutex<Margin>,
 }
 
 /// All volumes, the newest last; there is always one.
@@ -163,22 +158,6 @@ impl Volume {
     }
 }
 
-/// What the writer keeps between two writes.
-#[derive(Debug, Default)]
-pub(super) struct Desk {
-    /// How many records each key has in the newest volume: permits, denials.
-    tallies: HashMap<Key, (usize, usize)>,
-    /// Counts that are not written yet.
-    usage: HashMap<(Grain, u64, Scope), UsageRecord>,
-}
-
-impl Desk {
-    /// How many buckets wait to be written.
-    pub(super) fn waiting(&self) -> usize {
-        self.usage.len()
-    }
-}
-
 impl Store {
     /// Opens or creates the database in a directory. May hang or panic if its files are damaged.
     pub(super) fn open(dir: &Path, bounds: Bounds, wall_ms: u64) -> Result<Self, Broken> {
@@ -190,7 +169,7 @@ impl Store {
             let before = volumes.last().map_or_else(|| begun(wall_ms), |volume| volume.header.clone());
             volumes.push(Volume::open(dir, number, cache_bytes, &before)?);
         }
-        let store = Self { dir: dir.to_owned(), bounds, row: RwLock::new(Row { volumes }) };
+        let store = Self { dir: dir.to_owned(), bounds, row: RwLock::new(Row { volumes }), margin: Mutex::default() };
         if store.row().volumes.is_empty() {
             let header = begun(wall_ms);
             let first = Volume::open(dir, newest, CACHE_BYTES, &header)?;
@@ -204,127 +183,21 @@ impl Store {
         self.row.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn row_mut(&self) -> RwLockWriteGuard<'_, Row> {
+    pub(super) fn row_mut(&self) -> RwLockWriteGuard<'_, Row> {
         self.row.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An empty batch after what is recorded.
-    pub(super) fn batch(&self, wall_ms: u64) -> Batch {
-        Batch::after(self.row().header().index, wall_ms)
+    /// The last index that is recorded.
+    pub(super) fn index(&self) -> u64 {
+        self.row().header().index
     }
 
-    /// Writes a batch. Its counts of usage are only taken in; [`Store::write_usage`] writes them.
-    pub(super) fn record(&self, batch: Batch, desk: &mut Desk) -> Result<(), Broken> {
-        let mut header = self.row().header();
-        let mut ops = sled::Batch::default();
-        let (wall_ms, index, last) = (batch.wall_ms(), batch.index, batch.last);
-        if last.is_none() && batch.audit.is_empty() {
-            return Ok(());
-        }
-        if desk.tallies.len() >= TALLIES_MAX {
-            desk.tallies.clear();
-        }
-        let mut busy = Vec::new();
-        for (key, permits) in batch.permits {
-            let tally = desk.tallies.entry(key.clone()).or_default();
-            tally.0 += permits.len();
-            if tally.0 > 2 * PERMITS_PER_KEY {
-                tally.0 = PERMITS_PER_KEY;
-                busy.push((permits_of(&key), Some(releases_of(&key)), PERMITS_PER_KEY));
-            }
-            for (permit, record) in permits {
-                put(&mut ops, &Place::Permit { key: key.clone(), permit }, &record)?;
-            }
-        }
-        for (key, denials) in batch.denied {
-            let tally = desk.tallies.entry(key.clone()).or_default();
-            tally.1 += denials.len();
-            if tally.1 > 2 * DENIALS_PER_KEY {
-                tally.1 = DENIALS_PER_KEY;
-                busy.push((denials_of(&key), None, DENIALS_PER_KEY));
-            }
-            for (index, ordinal, record) in denials {
-                put(&mut ops, &Place::Denied { key: key.clone(), index, ordinal }, &record)?;
-            }
-        }
-        for (key, permit) in batch.released {
-            put(&mut ops, &Place::Released { key, permit }, &ReleasedRecord { wall_ms })?;
-        }
-        for record in &batch.audit {
-            put(&mut ops, &Place::Audit { number: header.audit_next }, record)?;
-            header.audit_next += 1;
-        }
-        for (bucket, more) in batch.usage {
-            let usage = desk.usage.entry(bucket).or_default();
-            usage.counts += more.counts;
-            usage.policy = more.policy;
-        }
-        header.index = index;
-        header.last_ms = wall_ms.max(header.last_ms);
-        header.last_ns = last.map_or(header.last_ns, |last| last.0.max(header.last_ns));
-        self.commit(ops, header)?;
-        for (prefix, releases, most) in busy {
-            self.trim(&prefix, releases.as_deref(), most)?;
-        }
-        Ok(())
-    }
-
-    /// Writes the counts that were taken in.
-    pub(super) fn write_usage(&self, desk: &mut Desk) -> Result<(), Broken> {
-        if desk.usage.is_empty() {
-            return Ok(());
-        }
-        let row = self.row();
-        let Some(newest) = row.volumes.last() else { return Ok(()) };
-        let mut ops = sled::Batch::default();
-        for ((grain, bucket, scope), mut usage) in desk.usage.drain() {
-            let place = Place::Usage { grain, bucket, scope };
-            if let Some(before) = newest.db.get(place.bytes())? {
-                // What cannot be read any more starts over.
-                usage.counts += decode::<UsageRecord>(&before).unwrap_or_default().counts;
-            }
-            put(&mut ops, &place, &usage)?;
-        }
-        newest.db.apply_batch(ops)?;
-        Ok(())
-    }
-
-    /// Writes changes of the newest volume and its header in one batch.
-    fn commit(&self, mut ops: sled::Batch, header: VolumeHeader) -> Result<(), Broken> {
-        put(&mut ops, &Place::Header, &header)?;
-        if let Some(newest) = self.row().volumes.last() {
-            newest.db.apply_batch(ops)?;
-        }
-        if let Some(newest) = self.row_mut().volumes.last_mut() {
-            newest.header = header;
-        }
-        Ok(())
-    }
-
-    /// Removes all but the newest records of a key in the newest volume, and the releases of what is gone.
-    fn trim(&self, prefix: &[u8], releases: Option<&[u8]>, most: usize) -> Result<(), Broken> {
-        let row = self.row();
-        let Some(newest) = row.volumes.last() else { return Ok(()) };
-        let mut ops = sled::Batch::default();
-        let mut newest_gone: Option<sled::IVec> = None;
-        for key in newest.db.scan_prefix(prefix).keys().rev().skip(most).take(TRIM_MAX) {
-            let key = key?;
-            ops.remove(&key);
-            newest_gone.get_or_insert(key);
-        }
-        if let (Some(releases), Some(gone)) = (releases, newest_gone) {
-            // The number of a permit stands behind the prefix, in either space.
-            let until = [releases, gone.get(prefix.len()..).unwrap_or_default()].concat();
-            for key in newest.db.range(releases.to_vec()..=until).keys().take(TRIM_MAX) {
-                ops.remove(key?);
-            }
-        }
-        newest.db.apply_batch(ops)?;
-        Ok(())
+    pub(super) fn margin(&self) -> MutexGuard<'_, Margin> {
+        self.margin.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Keeps everything within its bounds, and says how large the files are.
-    pub(super) fn tidy(&self, wall_ms: u64, desk: &mut Desk) -> Result<u64, Broken> {
+    pub(super) fn tidy(&self, wall_ms: u64) -> Result<u64, Broken> {
         let (size, opened_ms) = {
             let row = self.row();
             let size = row.volumes.last().map_or(0, |newest| disk_bytes(&newest.path));
@@ -333,7 +206,7 @@ impl Store {
         let age = wall_ms.saturating_sub(opened_ms);
         if size > self.bounds.bytes_max / VOLUMES || age > millis(self.bounds.age_max) / VOLUMES {
             self.begin_volume(wall_ms)?;
-            desk.tallies.clear();
+            *self.margin() = Margin::default();
         }
         loop {
             let size = disk_bytes(&self.dir);
@@ -354,7 +227,7 @@ impl Store {
         let header = VolumeHeader { opened_ms: wall_ms, last_ms: wall_ms, first_ns: header.last_ns, ..header };
         let next = Volume::open(&self.dir, wall_ms.max(number + 1), CACHE_BYTES, &header)?;
         let mut ops = sled::Batch::default();
-        put(&mut ops, &Place::Header, &header)?;
+        ops.insert(Place::Header.bytes(), encode(&header)?);
         for (key, value) in carried {
             ops.insert(key, value);
         }
@@ -395,11 +268,6 @@ impl Store {
         }
         Ok(())
     }
-}
-
-fn put(ops: &mut sled::Batch, place: &Place, record: &impl Serialize) -> Result<(), Broken> {
-    ops.insert(place.bytes(), encode(record)?);
-    Ok(())
 }
 
 fn begun(wall_ms: u64) -> VolumeHeader {

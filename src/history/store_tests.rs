@@ -1,8 +1,11 @@
 //! The store by itself, with the wall clock as an argument.
 
+use super::bundle::Bundle;
+use super::desk::Desk;
 use super::event::{Applied, Audit, Event};
+use super::place::{Kind, group_of, lines_of};
 use super::record::Counts;
-use super::store::{Bounds, Desk, Store, disk_bytes};
+use super::store::{Bounds, Store, disk_bytes};
 use super::view::{Depth, KeyHistory};
 use crate::limiter::{Key, Time};
 use std::path::Path;
@@ -27,19 +30,19 @@ pub(super) fn denied(name: &str) -> Event {
     Event::Denied { key: key(name), policy: None, cost: 1, reason: "not_free_now", worker: None }
 }
 
-/// A store and what its writer keeps.
-struct Bench {
-    store: Store,
-    desk: Desk,
+/// A store and what waits to be written to it.
+pub(super) struct Bench {
+    pub(super) store: Store,
+    pub(super) desk: Desk,
 }
 
 impl Bench {
-    fn open(dir: &Path, bounds: Bounds) -> Self {
+    pub(super) fn open(dir: &Path, bounds: Bounds) -> Self {
         // sled lets go of its lock a moment after its last handle is dropped.
         let mut tries = 0;
         loop {
             match Store::open(dir, bounds, WALL) {
-                Ok(store) => return Self { store, desk: Desk::default() },
+                Ok(store) => return Self { desk: Desk::after(store.index()), store },
                 Err(error) if tries < 500 && format!("{error:?}").contains("could not acquire lock") => tries += 1,
                 Err(error) => panic!("{error:?}"),
             }
@@ -47,17 +50,37 @@ impl Bench {
         }
     }
 
-    fn write(&mut self, wall_ms: u64, entries: impl IntoIterator<Item = (u64, u64, Vec<Event>)>) {
-        let mut batch = self.store.batch(wall_ms);
+    /// Takes in entries of this index, at this second.
+    fn gather(&mut self, wall_ms: u64, entries: impl IntoIterator<Item = (u64, u64, Vec<Event>)>) {
         for (index, secs, events) in entries {
-            batch.add(Applied { index, at: Time(secs * 1_000_000_000), events });
+            self.desk.add(Applied { index, at: Time(secs * 1_000_000_000), events }, wall_ms);
         }
-        self.store.record(batch, &mut self.desk).unwrap();
-        self.store.write_usage(&mut self.desk).unwrap();
     }
 
-    fn tidy(&mut self, wall_ms: u64) -> u64 {
-        self.store.tidy(wall_ms, &mut self.desk).unwrap()
+    fn write(&mut self, wall_ms: u64, entries: impl IntoIterator<Item = (u64, u64, Vec<Event>)>) {
+        self.gather(wall_ms, entries);
+        self.store.write(&mut self.desk).unwrap();
+    }
+
+    fn tidy(&self, wall_ms: u64) -> u64 {
+        self.store.tidy(wall_ms).unwrap()
+    }
+
+    /// Permits, releases and denials of a key in the newest volume.
+    fn lines(&self, name: &str) -> (usize, usize, usize) {
+        let row = self.store.row();
+        let newest = row.volumes.last().unwrap();
+        let mut found = (0, 0, 0);
+        for kind in [Kind::Permits, Kind::Denials] {
+            for value in newest.db.scan_prefix(lines_of(kind, group_of(name), None)).values() {
+                for own in Bundle::read(&value.unwrap()).unwrap().keys.iter().filter(|own| own.key == name) {
+                    found.0 += own.permits.len();
+                    found.1 += own.released.len();
+                    found.2 += own.denied.len();
+                }
+            }
+        }
+        found
     }
 
     fn key(&self, name: &str, wall_ms: u64) -> KeyHistory {
@@ -117,6 +140,38 @@ fn entries_that_come_again_are_skipped_also_after_a_restart() {
     assert_eq!(bench.store.audit_lines(10).unwrap().len(), 1);
 }
 
+/// "Whatever a log entry brought lies in the same batch as its index": what waited when a node died comes again, and nothing
+/// of it was there before.
+#[test]
+fn what_was_not_written_before_a_crash_is_recorded_when_it_comes_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let entry = |index: u64| {
+        let release = Event::Released { key: key("k"), permit: index };
+        (index, 50 + 5 * index, vec![granted("k", index), denied("k"), release, Event::Reset { key: key("k") }])
+    };
+    let mut bench = Bench::open(dir.path(), BOUNDS);
+    bench.write(WALL, (1..=3).map(entry));
+    bench.gather(WALL, (4..=9).map(entry));
+    drop(bench);
+    for written in [3, 5, 9] {
+        let mut bench = Bench::open(dir.path(), BOUNDS);
+        assert_eq!(bench.store.index(), written, "lines, counts and index end together");
+        let found = bench.key("k", WALL);
+        let total = bench.store.usage(None, 10).unwrap().total;
+        assert_eq!(total, Counts { granted: written, cost: 2 * written, denied: written });
+        assert!(found.permits.iter().map(|permit| permit.permit).eq((1..=written).rev()));
+        assert!(found.permits.iter().all(|permit| permit.released && permit.wall_ms == WALL));
+        let seconds: Vec<_> =
+            found.seconds.iter().map(|second| (second.at.0 / 1_000_000_000, second.counts.granted)).collect();
+        assert!(seconds.into_iter().eq((1..=written).map(|index| (50 + 5 * index, 1))));
+        assert_eq!(found.minutes.iter().map(|minute| minute.counts.denied).sum::<u64>(), written);
+        assert_eq!((found.denied.len() as u64, bench.store.audit_lines(99).unwrap().len() as u64), (written, written));
+        // The log is applied again from its beginning, and gets further each time.
+        bench.write(WALL, (1..=if written == 3 { 5 } else { 9 }).map(entry));
+        bench.gather(WALL, (6..=9).map(entry));
+    }
+}
+
 #[test]
 fn usage_is_summed_over_the_last_hour() {
     let dir = tempfile::tempdir().unwrap();
@@ -141,9 +196,7 @@ fn usage_is_summed_over_the_last_hour() {
 fn what_is_too_old_is_not_shown_and_then_gone() {
     let dir = tempfile::tempdir().unwrap();
     let mut bench = Bench::open(dir.path(), BOUNDS);
-    let mut batch = bench.store.batch(WALL);
-    batch.note(Audit::Leader { node: 1, term: 1 });
-    bench.store.record(batch, &mut bench.desk).unwrap();
+    bench.desk.note(Audit::Leader { node: 1, term: 1 }, WALL);
     bench.write(WALL, [(1, 1, vec![granted("k", 1)])]);
     // A day later the next volume begins; a week after that the first is gone.
     bench.tidy(WALL + DAY_MS);
@@ -217,12 +270,57 @@ fn a_busy_key_has_its_newest_permits() {
     let found = bench.key("busy", WALL);
     assert_eq!((found.permits.len(), found.permits[0].permit, found.denied.len() >= 100), (1_000, 6_000, true));
     assert!(found.permits.iter().all(|permit| permit.released));
-    let row = bench.store.row();
-    let count = |prefix: Vec<u8>| row.volumes[0].db.scan_prefix(prefix).count();
-    assert!(count(super::place::permits_of(&key("busy"))) <= 2_200);
-    assert!(count(super::place::releases_of(&key("busy"))) <= 2_200);
-    assert!(count(super::place::denials_of(&key("busy"))) <= 300);
+    let (permits, released, denied) = bench.lines("busy");
+    assert!(permits <= 2_000 && released <= 2_200 && denied <= 200, "{permits} {released} {denied}");
     assert_eq!(found.minutes[0].counts, Counts { granted: 6_000, cost: 12_000, denied: 6_000 }, "all are counted");
+}
+
+/// Rows are shared: what is cut off one key is not cut off its neighbour.
+#[test]
+fn a_quiet_key_in_the_group_of_a_busy_one_loses_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut bench = Bench::open(dir.path(), BOUNDS);
+    let quiet = (0..).map(|number| format!("quiet/{number}")).find(|name| group_of(name) == group_of("busy")).unwrap();
+    let mut permit = 0;
+    for index in 1..=50 {
+        let busy = (0..300).flat_map(|_| {
+            permit += 1;
+            [granted("busy", permit), denied("busy")]
+        });
+        let mut events: Vec<_> = busy.collect();
+        permit += 1;
+        events.extend([granted(&quiet, permit), denied(&quiet), Event::Released { key: key(&quiet), permit }]);
+        bench.write(WALL, [(index, index, events)]);
+    }
+    let (permits, _, denied) = bench.lines("busy");
+    assert!((1_000..2_200).contains(&permits) && (100..=400).contains(&denied), "{permits} {denied}");
+    assert_eq!(bench.lines(&quiet), (50, 50, 50));
+    let found = bench.key(&quiet, WALL);
+    assert!(found.permits.iter().map(|permit| permit.permit).eq((1..=50).rev().map(|index| index * 301)));
+    assert!(found.permits.iter().all(|permit| permit.released));
+    let busy = bench.permits("busy", WALL);
+    assert!(busy.iter().copied().eq((1..).map(|back| 15_050 - back).filter(|permit| permit % 301 != 0).take(1_000)));
+}
+
+/// Many keys at once go into few rows, and everything is found again.
+#[test]
+fn many_keys_share_rows() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut bench = Bench::open(dir.path(), BOUNDS);
+    let name = |number: u64| format!("customer/{number}");
+    for round in 0..3 {
+        let events = (1..=20_000).map(|number| granted(&name(number), round * 20_000 + number)).collect();
+        bench.write(WALL, [(round + 1, 1, events)]);
+    }
+    let rows = bench.store.row().volumes[0].db.len();
+    assert!(rows < 6_000, "{rows} rows for 60,000 permits");
+    for number in [1, 777, 20_000] {
+        assert_eq!(bench.permits(&name(number), WALL), [40_000 + number, 20_000 + number, number]);
+        let found = bench.key(&name(number), WALL);
+        assert_eq!((found.minutes[0].counts.granted, found.seconds[0].counts.granted), (3, 3));
+    }
+    let usage = bench.store.usage(None, 1).unwrap();
+    assert_eq!((usage.total.granted, usage.keys[0].2.granted, usage.complete), (60_000, 3, true));
 }
 
 #[test]

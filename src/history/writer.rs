@@ -1,34 +1,31 @@
-//! The writing thread: takes whatever has queued up, writes it as one batch, keeps the bounds, and starts afresh when the
+//! The writing thread: gathers whatever has queued up, writes it when it is time, keeps the bounds, and starts afresh when the
 //! database is of no use any more.
 //!
-//! Invariant: nothing here ends the process or waits for anybody outside. What fails, fails loudly in the log and the
-//! metrics, and the thread goes on.
+//! Invariants
+//! - Nothing here ends the process or waits for anybody outside. What fails, fails loudly in the log and the metrics, and the
+//!   thread goes on.
+//! - Every event that was told is counted once, as written or as dropped.
 
 use super::Settings;
+use super::desk::Desk;
 use super::opening::{self, Closed, guarded};
 use super::shared::{Message, Shared, State};
-use super::store::{Bounds, Broken, Desk, Store};
+use super::store::{Bounds, Broken, Store};
 use crate::clock::{Deadline, Stopwatch, wall_millis};
 use crate::metric_names::gauge_value;
+use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
-/// Events that go into one batch; the last message may bring a few more.
-const BATCH_EVENTS_MAX: usize = 4_096;
 /// How long to wait for events before looking after the rest.
 const PAUSE: Duration = Duration::from_millis(250);
 /// How often bounds are kept and the store flushed.
 const TIDY_EVERY: Duration = Duration::from_secs(1);
 /// How long to leave a directory alone that does not let us begin.
 const RETRY_AFTER: Duration = Duration::from_secs(60);
-/// Buckets of usage that are few enough to be written whenever the bounds are kept, and so many that they have to be.
-const USAGE_FEW: usize = 1_000;
-const USAGE_MANY: usize = 32_768;
-/// How long any number of them may wait: a busy minute is written a few times, not with every batch.
-const USAGE_WAITS_MAX: Duration = Duration::from_secs(10);
 
 /// The thread's own.
 pub(super) struct Writer {
@@ -37,7 +34,8 @@ pub(super) struct Writer {
     messages: Receiver<Message>,
     store: Option<Arc<Store>>,
     desk: Desk,
-    usage_since: Stopwatch,
+    /// `None` before the first.
+    written: Option<Stopwatch>,
     tidy_at: Deadline,
     retry_at: Deadline,
 }
@@ -51,7 +49,7 @@ impl Writer {
             messages,
             store: None,
             desk: Desk::default(),
-            usage_since: Stopwatch::start(),
+            written: None,
             tidy_at: now,
             retry_at: now,
         }
@@ -67,14 +65,19 @@ impl Writer {
             }
         }
         while let Ok(message) = self.messages.try_recv() {
-            self.drain(message);
+            self.gather(message);
         }
         self.shared.set_state(State::Closed("the history is closed".to_owned()));
-        let desk = &mut self.desk;
-        if let Some(store) = self.store.take()
-            && let Err(broken) = guarded(|| store.write_usage(desk).and_then(|()| store.flush()))
-        {
-            tracing::warn!(error = %broken, "the end of the history was not written");
+        if let Some(store) = self.store.take() {
+            let events = self.desk.events();
+            let desk = &mut self.desk;
+            match guarded(|| store.write(desk).and_then(|()| store.flush())) {
+                Ok(()) => self.shared.meters.events.increment(events as u64),
+                Err(broken) => {
+                    self.shared.dropped(events);
+                    tracing::warn!(error = %broken, "the end of the history was not written");
+                }
+            }
         }
         self.shared.end();
     }
@@ -83,7 +86,7 @@ impl Writer {
     fn turn(&mut self) -> bool {
         let gone = match self.messages.recv_timeout(PAUSE) {
             Ok(first) => {
-                self.drain(first);
+                self.gather(first);
                 false
             }
             Err(RecvTimeoutError::Timeout) => false,
@@ -97,6 +100,9 @@ impl Writer {
         if self.store.is_none() && self.retry_at.passed() {
             self.open();
         }
+        if self.desk.is_due(self.written.as_ref().map_or(Duration::MAX, Stopwatch::elapsed)) {
+            self.write();
+        }
         if self.tidy_at.passed() {
             self.tidy_at = Deadline::after(TIDY_EVERY);
             self.tidy();
@@ -104,46 +110,43 @@ impl Writer {
         gone
     }
 
-    /// Writes everything that is queued, a batch at a time.
-    fn drain(&mut self, first: Message) {
+    /// Takes in everything that is queued, or what there is time for.
+    fn gather(&mut self, first: Message) {
         let mut next = Some(first);
         while let Some(message) = next.take() {
-            let mut events = message.events();
-            let mut messages = vec![message];
-            while events < BATCH_EVENTS_MAX
-                && let Ok(message) = self.messages.try_recv()
-            {
-                events += message.events();
-                messages.push(message);
-            }
-            self.shared.unreserve(events);
-            self.write(messages, events);
+            self.shared.unreserve(message.events());
+            self.take_in(message);
             if !self.tidy_at.passed() {
                 next = self.messages.try_recv().ok();
             }
         }
     }
 
-    fn write(&mut self, messages: Vec<Message>, events: usize) {
-        let Some(store) = &self.store else {
-            self.shared.dropped(events);
+    fn take_in(&mut self, message: Message) {
+        if self.store.is_none() {
+            self.shared.dropped(message.events());
             return;
-        };
+        }
+        match message {
+            Message::Applied(applied) => self.desk.add(applied, wall_millis()),
+            Message::Note(event) => self.desk.note(event, wall_millis()),
+            Message::Wake => {}
+        }
+        if self.desk.is_full() {
+            self.write();
+        }
+    }
+
+    /// Writes what is on the desk.
+    fn write(&mut self) {
+        let Some(store) = &self.store else { return };
+        let events = self.desk.events();
         let desk = &mut self.desk;
-        let written = guarded(|| {
-            let mut batch = store.batch(wall_millis());
-            for message in messages {
-                match message {
-                    Message::Applied(applied) => batch.add(applied),
-                    Message::Note(event) => batch.note(event),
-                    Message::Wake => {}
-                }
+        match guarded(|| store.write(desk)) {
+            Ok(()) => {
+                self.written = Some(Stopwatch::start());
+                self.shared.meters.events.increment(events as u64);
             }
-            store.record(batch, desk)?;
-            if desk.waiting() >= USAGE_MANY { store.write_usage(desk) } else { Ok(()) }
-        });
-        match written {
-            Ok(()) => self.shared.meters.events.increment(events as u64),
             Err(broken) => {
                 self.shared.dropped(events);
                 self.failed(&broken);
@@ -153,20 +156,7 @@ impl Writer {
 
     fn tidy(&mut self) {
         let Some(store) = &self.store else { return };
-        let waiting = self.desk.waiting();
-        let due = waiting < USAGE_FEW || self.usage_since.elapsed() >= USAGE_WAITS_MAX;
-        if due {
-            self.usage_since = Stopwatch::start();
-        }
-        let desk = &mut self.desk;
-        let done = guarded(|| {
-            if due {
-                store.write_usage(desk)?;
-            }
-            store.flush()?;
-            store.tidy(wall_millis(), desk)
-        });
-        match done {
+        match guarded(|| store.flush().and_then(|()| store.tidy(wall_millis()))) {
             Ok(bytes) => self.shared.meters.bytes.set(gauge_value(bytes)),
             Err(broken) => self.failed(&broken),
         }
@@ -220,7 +210,8 @@ impl Writer {
     fn set_open(&mut self, store: Store) {
         let store = Arc::new(store);
         self.store = Some(Arc::clone(&store));
-        self.desk = Desk::default();
+        self.desk = Desk::after(store.index());
+        self.written = None;
         self.shared.set_state(State::Open(store));
     }
 
@@ -231,8 +222,9 @@ impl Writer {
         self.retry_at = Deadline::after(RETRY_AFTER);
     }
 
-    /// Closing a damaged store may hang or panic like anything else: that happens apart.
+    /// Closing a damaged store may hang or panic like anything else: that happens apart. What waited for it is dropped.
     fn let_go(&mut self) {
+        self.shared.dropped(mem::take(&mut self.desk).events());
         self.shared.set_state(State::Closed("the history is being begun afresh".to_owned()));
         if let Some(store) = self.store.take() {
             let apart = thread::Builder::new().name("history-close".to_owned()).spawn(move || drop(store));
