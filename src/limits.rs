@@ -87,7 +87,7 @@ pub const BATCH_COMMANDS_MAX: usize = 1_024;
 /// Keys asked for in one log entry, over all its commands; a single command may have more.
 pub const BATCH_WEIGHT_MAX: usize = 2_048;
 /// Log entries a leader keeps in flight at once.
-pub const BATCHES_IN_FLIGHT_MAX: usize = 8;
+pub const BATCHES_IN_FLIGHT_MAX: u32 = 8;
 /// Requests that may wait for the proposer; past it `overloaded`.
 pub const PROPOSALS_QUEUED_MAX: usize = 16_384;
 

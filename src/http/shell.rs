@@ -1,12 +1,14 @@
 //! What surrounds every answer, whichever handler it comes from: panics end in a 500, followers name the leader, and it
 //! is counted.
 
+use super::acquire;
 use super::app::App;
 use super::respond;
 use super::route::Route;
 use crate::api::{Code, Problem, QUORATE_LEADER};
 use axum::Router;
 use axum::body::Body;
+use axum::extract::State;
 use axum::response::Response;
 use futures::FutureExt;
 use http::header::HeaderName;
@@ -16,12 +18,19 @@ use std::any::Any;
 use std::convert::Infallible;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 use tower::Service;
 
 /// Answers one request.
-pub(super) async fn answer(app: &App, mut router: Router, request: Request<Incoming>) -> Response {
+pub(super) async fn answer(app: &Arc<App>, mut router: Router, request: Request<Incoming>) -> Response {
     let route = Route::of(request.method(), request.uri().path());
-    surround(app, route, router.call(request.map(Body::new))).await
+    let request = request.map(Body::new);
+    if route == Some(Route::Acquire) {
+        // Nearly every request is this one: past the router, which would box what it calls.
+        let handler = acquire::acquire(State(Arc::clone(app)), request).map(Ok);
+        return surround(app, route, handler).await;
+    }
+    surround(app, route, router.call(request)).await
 }
 
 async fn surround(

@@ -48,9 +48,14 @@ impl AsyncRead for Socket {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         loop {
             ready!(self.0.poll_read_ready(cx))?;
-            match self.0.try_read(buf.initialize_unfilled()) {
+            let room = buf.remaining();
+            match self.0.try_read_buf(buf) {
                 Ok(read) => {
-                    buf.advance(read);
+                    if (1..room).contains(&read) {
+                        // That was all there is: waiting for more does not begin with asking the system again.
+                        let nothing = || Err::<(), _>(io::ErrorKind::WouldBlock.into());
+                        let _ = self.0.try_io(Interest::READABLE, nothing);
+                    }
                     return Poll::Ready(Ok(()));
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}

@@ -11,7 +11,7 @@ use crate::clock::{Clocks, Deadline, Timeline};
 use crate::failpoint;
 use crate::limiter::Time;
 use crate::limits::{
-    BATCH_COMMANDS_MAX, BATCH_WEIGHT_MAX, BATCHES_IN_FLIGHT_MAX, LEADER_WAIT_MS, PROPOSALS_QUEUED_MAX,
+    BATCH_COMMANDS_MAX, BATCH_WEIGHT_MAX, BATCHES_IN_FLIGHT_MAX as IN_FLIGHT_MAX, LEADER_WAIT_MS, PROPOSALS_QUEUED_MAX,
 };
 use crate::metric_names;
 use crate::planted::{self, Place};
@@ -29,6 +29,9 @@ const TICK: Duration = Duration::from_secs(2);
 const TICK_BUSY: Duration = Duration::from_millis(50);
 /// When no entry has come back for this long, no majority answers.
 const STALLED: Duration = Duration::from_millis(LEADER_WAIT_MS);
+
+/// So many requests on their way make one entry at a time.
+const TOGETHER: usize = 32;
 
 /// The proposer, as the rest of the node holds it.
 pub(super) struct Proposer {
@@ -70,7 +73,7 @@ impl Proposer {
             observer,
             keys_max,
             tenure: Mutex::new(None),
-            in_flight: Arc::new(Semaphore::new(BATCHES_IN_FLIGHT_MAX)),
+            in_flight: Arc::new(Semaphore::new(IN_FLIGHT_MAX as usize)),
             paused: watch::Sender::new(false),
             full: AtomicBool::new(false),
             pending,
@@ -114,9 +117,8 @@ impl Proposer {
     /// Stops proposing and waits until nothing is in flight: what queues up meanwhile waits.
     pub(super) async fn pause(&self, within: Duration) {
         self.shared.paused.send_replace(true);
-        let all = u32::try_from(BATCHES_IN_FLIGHT_MAX).unwrap_or(u32::MAX);
         // What is still in flight after that is answered as unknown when leadership is gone.
-        let _ = tokio::time::timeout(within, self.shared.in_flight.acquire_many(all)).await;
+        let _ = tokio::time::timeout(within, self.shared.in_flight.acquire_many(IN_FLIGHT_MAX)).await;
     }
 
     /// Goes on, or bounces what queued up if this node does not lead any more.
@@ -131,14 +133,6 @@ impl Shared {
         let mut gathered = Vec::new();
         let mut next_tick = Deadline::after(TICK);
         loop {
-            // The place in flight comes first: everything that queues up while it is awaited rides along.
-            let place = tokio::time::timeout(STALLED, Arc::clone(&self.in_flight).acquire_owned()).await;
-            let Ok(place) = place else {
-                // Nothing has come back for so long: what waits is told so, and the queue stays usable.
-                self.bounce(&mut gathered, &mut tickets);
-                continue;
-            };
-            let Ok(place) = place else { return };
             let leads = self.follow(&mut status);
             let held = *paused.borrow_and_update() && leads;
             let left_over = !gathered.is_empty() && !held;
@@ -159,6 +153,21 @@ impl Shared {
                 }
                 () = tokio::time::sleep_until(next_tick.instant()), if leads && !held => {}
             }
+            let Some(place) = self.place(tickets.len()).await else {
+                // Nothing has come back for so long: what waits is told so, and the queue stays usable.
+                self.bounce(&mut gathered, &mut tickets);
+                continue;
+            };
+            // Leadership may have changed while this waited: the stamp is made under what holds now.
+            if self.follow(&mut status) && *paused.borrow() {
+                continue;
+            }
+            // Everything that queued up while the place was awaited rides along.
+            while gathered.len() < BATCH_COMMANDS_MAX
+                && let Ok(ticket) = tickets.try_recv()
+            {
+                gathered.push(ticket);
+            }
             let batch = self.take(&mut gathered);
             if self.is_full() {
                 // Time stands still in an idle cluster that is full: lost time is safe.
@@ -166,14 +175,23 @@ impl Shared {
                 self.answer_all(batch.into_iter(), || Decided::DiskFull);
                 continue;
             }
-            // Leadership may have changed while this waited: the stamp is made under what holds now.
-            self.follow(&mut status);
             next_tick = Deadline::after(if self.consensus.has_backlog() { TICK_BUSY } else { TICK });
             match self.stamp() {
                 Some((tenure, stamp)) => self.propose(tenure, stamp, batch, place).await,
                 None => self.answer_all(batch.into_iter(), || Decided::NotLeading),
             }
         }
+    }
+
+    /// Waits for a place in flight. Few requests get one each: the next entry does not wait for the one before. Many
+    /// at once wait until nothing is in flight, and ride together: an entry costs every node much more than a request in it.
+    /// `None` when nothing has come back for long.
+    async fn place(&self, queued: usize) -> Option<OwnedSemaphorePermit> {
+        let together = self.pending.count() >= TOGETHER && queued < BATCH_COMMANDS_MAX;
+        let places = if together { IN_FLIGHT_MAX } else { 1 };
+        let place = Arc::clone(&self.in_flight).acquire_many_owned(places);
+        let mut place = tokio::time::timeout(STALLED, place).await.ok()?.ok()?;
+        place.split(1)
     }
 
     fn is_full(&self) -> bool {
