@@ -32,6 +32,8 @@ const STALLED: Duration = Duration::from_millis(LEADER_WAIT_MS);
 
 /// So many requests on their way make one entry at a time.
 const TOGETHER: usize = 32;
+/// Turns of the runtime that an entry waits for more at most, and only while each of them brings some.
+const TURNS_MAX: usize = 8;
 
 /// The proposer, as the rest of the node holds it.
 pub(super) struct Proposer {
@@ -162,12 +164,7 @@ impl Shared {
             if self.follow(&mut status) && *paused.borrow() {
                 continue;
             }
-            // Everything that queued up while the place was awaited rides along.
-            while gathered.len() < BATCH_COMMANDS_MAX
-                && let Ok(ticket) = tickets.try_recv()
-            {
-                gathered.push(ticket);
-            }
+            ride_along(&mut gathered, &mut tickets).await;
             let batch = self.take(&mut gathered);
             if self.is_full() {
                 // Time stands still in an idle cluster that is full: lost time is safe.
@@ -313,5 +310,22 @@ fn send_all(answers: Vec<oneshot::Sender<Decided>>, decided: impl Fn() -> Decide
     for answer in answers {
         // A caller that has gone away does not want to know.
         let _ = answer.send(decided());
+    }
+}
+
+/// Takes in everything that queued up while a place was awaited. When an entry comes back, all of its callers are answered, and
+/// ask again, at about the same time: those whose requests are being read meanwhile ride along too.
+async fn ride_along(gathered: &mut Vec<Ticket>, tickets: &mut mpsc::Receiver<Ticket>) {
+    for _ in 0..TURNS_MAX {
+        let before = gathered.len();
+        while gathered.len() < BATCH_COMMANDS_MAX
+            && let Ok(ticket) = tickets.try_recv()
+        {
+            gathered.push(ticket);
+        }
+        if gathered.len() == before || gathered.len() >= BATCH_COMMANDS_MAX {
+            return;
+        }
+        tokio::task::yield_now().await;
     }
 }
