@@ -1,16 +1,17 @@
 //! The name of what is limited.
 
 use crate::limits::KEY_BYTES_MAX;
+use arcstr::ArcStr;
 use serde::de::Visitor;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::borrow::Borrow;
 use std::fmt;
-use std::sync::Arc;
+
 use thiserror::Error;
 
 /// A key: 1 to 256 bytes of UTF-8 without control characters. Cheap to clone. Read and written as a string.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Key(Arc<str>);
+pub struct Key(ArcStr);
 
 /// What is wrong with the text of a key.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]

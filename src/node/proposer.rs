@@ -7,7 +7,7 @@
 use super::forward::Reply;
 use super::queue::{Decided, Pending, Queue, Ticket, Waiting};
 use super::verdict::Verdict;
-use crate::clock::{Clocks, Deadline, Timeline};
+use crate::clock::{Clocks, Deadline, Stopwatch, Timeline};
 use crate::failpoint;
 use crate::limiter::Time;
 use crate::limits::{
@@ -32,8 +32,10 @@ const STALLED: Duration = Duration::from_millis(LEADER_WAIT_MS);
 
 /// So many requests on their way make one entry at a time.
 const TOGETHER: usize = 32;
-/// Turns of the runtime that an entry waits for more at most, and only while each of them brings some.
-const TURNS_MAX: usize = 8;
+/// How long the next of them waits at most for those who were just answered, and how many turns of the runtime it leaves to
+/// others each time that one has come.
+const LINGER: Duration = Duration::from_millis(1);
+const LINGER_TURNS: usize = 4;
 
 /// The proposer, as the rest of the node holds it.
 pub(super) struct Proposer {
@@ -133,6 +135,8 @@ impl Shared {
     async fn run(self: Arc<Self>, mut tickets: mpsc::Receiver<Ticket>, mut status: watch::Receiver<Status>) {
         let mut paused = self.paused.subscribe();
         let mut gathered = Vec::new();
+        // How many the last entry took along.
+        let mut rode = 0;
         let mut next_tick = Deadline::after(TICK);
         loop {
             let leads = self.follow(&mut status);
@@ -160,12 +164,13 @@ impl Shared {
                 self.bounce(&mut gathered, &mut tickets);
                 continue;
             };
+            ride_along(&mut gathered, &mut tickets, rode).await;
             // Leadership may have changed while this waited: the stamp is made under what holds now.
             if self.follow(&mut status) && *paused.borrow() {
                 continue;
             }
-            ride_along(&mut gathered, &mut tickets).await;
             let batch = self.take(&mut gathered);
+            rode = batch.len();
             if self.is_full() {
                 // Time stands still in an idle cluster that is full: lost time is safe.
                 next_tick = Deadline::after(TICK);
@@ -313,19 +318,29 @@ fn send_all(answers: Vec<oneshot::Sender<Decided>>, decided: impl Fn() -> Decide
     }
 }
 
-/// Takes in everything that queued up while a place was awaited. When an entry comes back, all of its callers are answered, and
-/// ask again, at about the same time: those whose requests are being read meanwhile ride along too.
-async fn ride_along(gathered: &mut Vec<Ticket>, tickets: &mut mpsc::Receiver<Ticket>) {
-    for _ in 0..TURNS_MAX {
-        let before = gathered.len();
+/// Takes in everything that queued up while a place was awaited. When an entry comes back, all of its callers are answered,
+/// and most of them ask again at once: where many ride together, the next entry waits for three quarters of them, as long as they
+/// really come.
+async fn ride_along(gathered: &mut Vec<Ticket>, tickets: &mut mpsc::Receiver<Ticket>, rode: usize) {
+    let around = rode + gathered.len() + tickets.len();
+    let wanted = if around < TOGETHER { 0 } else { (around - around / 4).min(BATCH_COMMANDS_MAX) };
+    let watch = Stopwatch::start();
+    loop {
         while gathered.len() < BATCH_COMMANDS_MAX
             && let Ok(ticket) = tickets.try_recv()
         {
             gathered.push(ticket);
         }
-        if gathered.len() == before || gathered.len() >= BATCH_COMMANDS_MAX {
+        if gathered.len() >= wanted || watch.elapsed() >= LINGER {
             return;
         }
-        tokio::task::yield_now().await;
+        match tokio::time::timeout(LINGER, tickets.recv()).await {
+            Ok(Some(ticket)) => gathered.push(ticket),
+            Ok(None) | Err(_) => return,
+        }
+        // One at a time would be a turn of the runtime for each.
+        for _ in 0..LINGER_TURNS {
+            tokio::task::yield_now().await;
+        }
     }
 }

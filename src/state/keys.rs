@@ -5,6 +5,7 @@
 //! of the replicated state, because it decides in which entry a key leaves.
 
 use super::shards::Shards;
+use super::sorted::Sorted;
 use crate::limiter::{Key, Limit, Register, Span, Time};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -35,14 +36,14 @@ impl KeyState {
 #[derive(Debug)]
 pub(super) struct Keys {
     states: Shards<Key, KeyState>,
-    expiry: BTreeSet<(Time, Key)>,
+    expiry: Sorted<(Time, Key), ()>,
     /// Only saves memory: never decides anything.
     shared_limits: BTreeSet<Arc<Limit>>,
 }
 
 impl Keys {
     pub(super) fn new() -> Self {
-        Self { states: Shards::new(), expiry: BTreeSet::new(), shared_limits: BTreeSet::new() }
+        Self { states: Shards::new(), expiry: Sorted::default(), shared_limits: BTreeSet::new() }
     }
 
     pub(super) const fn states(&self) -> &Shards<Key, KeyState> {
@@ -90,7 +91,7 @@ impl Keys {
 
     /// Puts a key in its place and into the index, as it is: for new keys and for snapshots.
     fn put(&mut self, key: Key, state: KeyState) {
-        self.expiry.insert((state.indexed, key.clone()));
+        self.expiry.insert((state.indexed, key.clone()), ());
         self.states.insert(key, state);
     }
 
@@ -119,13 +120,14 @@ impl Keys {
     /// Looks at up to `most` keys whose time in the index has come, and forgets those that are idle.
     pub(super) fn forget_idle(&mut self, now: Time, most: usize) {
         for _ in 0..most {
-            let Some(entry) = self.expiry.first().filter(|(at, _)| *at <= now).cloned() else { return };
+            let due = self.expiry.first().filter(|((at, _), ())| *at <= now);
+            let Some(entry) = due.map(|(entry, ())| entry.clone()) else { return };
             self.expiry.remove(&entry);
             let (_, key) = entry;
             match self.states.get_mut(key.as_str()) {
                 Some(state) if state.idle_at() > now => {
                     state.indexed = state.idle_at();
-                    self.expiry.insert((state.indexed, key));
+                    self.expiry.insert((state.indexed, key), ());
                 }
                 _ => self.states.remove(key.as_str()),
             }
@@ -134,7 +136,7 @@ impl Keys {
 
     /// How long until the first key may leave: a lower bound.
     pub(super) fn first_leaves_after(&self, now: Time) -> Span {
-        self.expiry.first().map_or(Span::ZERO, |(at, _)| at.since(now))
+        self.expiry.first().map_or(Span::ZERO, |((at, _), ())| at.since(now))
     }
 
     fn share(&mut self, limit: &Limit) -> Arc<Limit> {
@@ -180,7 +182,7 @@ mod tests {
         let states = keys.states.pieces().iter().flat_map(|piece| piece.iter());
         let mut indexed: Vec<_> = states.map(|(key, state)| (state.indexed, key.clone())).collect();
         indexed.sort_unstable();
-        assert!(indexed.iter().eq(keys.expiry.iter()), "{indexed:?} and {:?}", keys.expiry);
+        assert!(indexed.iter().eq(keys.expiry.iter().map(|(entry, ())| entry)), "{indexed:?} and {:?}", keys.expiry);
     }
 
     #[test]

@@ -18,6 +18,7 @@ mod policies;
 mod requests;
 mod shards;
 mod snapshot;
+mod sorted;
 
 pub use command::{
     Acquire, Batch, Command, Held, Identity, LeaderId, Several, SeveralRule, Stamp, Wanted, Withdraw, request_id_hash,

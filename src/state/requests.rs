@@ -8,10 +8,10 @@
 use super::outcome::Grant;
 use super::policies::Rule;
 use super::shards::Shards;
+use super::sorted::Sorted;
 use crate::limiter::{Span, Time};
 use crate::limits::{REQUEST_ID_RETENTION_NS, REQUEST_IDS_MAX};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// What is kept of a granted request.
@@ -69,7 +69,7 @@ impl Remembered {
 pub(super) struct Requests {
     by_id: Shards<u128, Remembered>,
     /// Every remembered request, the one that is forgotten first in front; by permit where several are forgotten at once.
-    order: BTreeSet<(Time, u64, u128)>,
+    order: Sorted<(Time, u64, u128), ()>,
     most: usize,
 }
 
@@ -80,7 +80,7 @@ impl Requests {
 
     /// Room for so many: a test does not want to remember four million.
     pub(super) fn bounded(most: usize) -> Self {
-        Self { by_id: Shards::new(), order: BTreeSet::new(), most }
+        Self { by_id: Shards::new(), order: Sorted::default(), most }
     }
 
     pub(super) const fn by_id(&self) -> &Shards<u128, Remembered> {
@@ -101,7 +101,7 @@ impl Requests {
 
     /// Remembers a request that is not remembered yet.
     pub(super) fn remember(&mut self, id: u128, remembered: Remembered) {
-        self.order.insert((remembered.kept_until, remembered.permit, id));
+        self.order.insert((remembered.kept_until, remembered.permit, id), ());
         self.by_id.insert(id, remembered);
     }
 
@@ -138,14 +138,15 @@ impl Requests {
     /// Forgets up to `most` requests whose time is up.
     pub(super) fn forget_old(&mut self, now: Time, most: usize) {
         for _ in 0..most {
-            let Some((.., id)) = self.order.first().filter(|(at, ..)| *at <= now).copied() else { return };
+            let due = self.order.first().filter(|((at, ..), ())| *at <= now);
+            let Some(id) = due.map(|((.., id), ())| *id) else { return };
             self.forget(id);
         }
     }
 
     /// How long until the first request is forgotten.
     pub(super) fn first_forgotten_after(&self, now: Time) -> Span {
-        self.order.first().map_or(Span::ZERO, |(at, ..)| at.since(now))
+        self.order.first().map_or(Span::ZERO, |((at, ..), ())| at.since(now))
     }
 }
 

@@ -4,9 +4,9 @@
 //! A piece that a view still holds is copied when it is next written: some hundred entries, not a million. Which piece an
 //! item lies in is a fixed function of its name, the same on every node, because digests walk the pieces in order.
 
+use super::sorted::Sorted;
 use crate::limiter::Key;
 use std::borrow::Borrow;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Number of pieces: with a million items each holds some 250, which copy in a few microseconds.
@@ -40,7 +40,7 @@ impl Placed for u128 {
 }
 
 /// One piece.
-pub(super) type Shard<K, V> = Arc<BTreeMap<K, V>>;
+pub(super) type Shard<K, V> = Arc<Sorted<K, V>>;
 
 /// The map.
 #[derive(Debug, Clone)]

@@ -174,7 +174,7 @@ fn read_requests(input: &mut impl Read, head: &Head) -> Result<Requests, Snapsho
     Ok(requests)
 }
 
-fn write_piece<K: Serialize, V: Serialize>(out: &mut impl Write, piece: &Shard<K, V>) -> io::Result<()> {
+fn write_piece<K: Serialize + Ord, V: Serialize>(out: &mut impl Write, piece: &Shard<K, V>) -> io::Result<()> {
     write_block(out, &piece.iter().collect::<Vec<_>>())
 }
 

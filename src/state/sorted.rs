@@ -1,0 +1,174 @@
+//! A sorted map in wide rows, for millions of small items: it takes little more room than what is in it.
+//!
+//! The standard library's tree has room for eleven items in a node, and with names in no order a third of it stays empty. Here a
+//! row has up to `WIDTH` items and at most an eighth of it is free. Finding something is two binary searches; putting something
+//! in moves half a row, a few kilobytes.
+//!
+//! Invariants
+//! - No row is empty or has more than `WIDTH` items; all of them in order, and the rows too.
+//! - Where rows begin depends on what came when. Nothing that is replicated may look at it.
+
+use std::borrow::Borrow;
+
+/// Rows of some kilobytes: larger ones take long to change, smaller ones are many.
+const WIDTH: usize = 512;
+/// A row that is full gets room for an eighth more.
+const ROOM_SHARE: usize = 8;
+const ROOM_MIN: usize = 4;
+
+/// The map.
+#[derive(Debug, Clone)]
+pub(super) struct Sorted<K, V, const W: usize = WIDTH> {
+    rows: Vec<Vec<(K, V)>>,
+    len: usize,
+}
+
+impl<K, V, const W: usize> Default for Sorted<K, V, W> {
+    fn default() -> Self {
+        Self { rows: Vec::new(), len: 0 }
+    }
+}
+
+impl<K: Ord, V, const W: usize> Sorted<K, V, W> {
+    pub(super) const fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
+        self.rows.iter().flatten().map(|(key, value)| (key, value))
+    }
+
+    pub(super) fn first(&self) -> Option<(&K, &V)> {
+        let (key, value) = self.rows.first()?.first()?;
+        Some((key, value))
+    }
+
+    pub(super) fn get<Q: Ord + ?Sized>(&self, key: &Q) -> Option<&V>
+    where
+        K: Borrow<Q>,
+    {
+        let (row, at) = self.find(key);
+        Some(&self.rows.get(row)?[at.ok()?].1)
+    }
+
+    pub(super) fn get_mut<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<&mut V>
+    where
+        K: Borrow<Q>,
+    {
+        let (row, at) = self.find(key);
+        Some(&mut self.rows.get_mut(row)?[at.ok()?].1)
+    }
+
+    /// Inserts or replaces. What was there before.
+    pub(super) fn insert(&mut self, key: K, value: V) -> Option<V> {
+        let (mut row, found) = self.find(&key);
+        let mut at = match found {
+            Ok(at) => return Some(std::mem::replace(&mut self.rows[row][at].1, value)),
+            Err(at) => at,
+        };
+        self.len += 1;
+        if self.rows.is_empty() || (at == W && row + 1 == self.rows.len()) {
+            // Behind everything, as all do that come in order: the row before it stays full.
+            self.rows.push(vec![(key, value)]);
+            return None;
+        }
+        if self.rows[row].len() >= W {
+            let upper = self.rows[row].split_off(W / 2);
+            self.rows[row].shrink_to_fit();
+            self.rows.insert(row + 1, upper);
+            if at > W / 2 {
+                (row, at) = (row + 1, at - W / 2);
+            }
+        }
+        let items = &mut self.rows[row];
+        if items.len() == items.capacity() {
+            items.reserve_exact((items.len() / ROOM_SHARE).max(ROOM_MIN));
+        }
+        items.insert(at, (key, value));
+        None
+    }
+
+    /// Removes. What was there.
+    pub(super) fn remove<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<V>
+    where
+        K: Borrow<Q>,
+    {
+        let (row, at) = self.find(key);
+        let items = self.rows.get_mut(row)?;
+        let (_, value) = items.remove(at.ok()?);
+        self.len -= 1;
+        if items.is_empty() {
+            self.rows.remove(row);
+        } else if items.len() <= items.capacity() / 2 {
+            items.shrink_to(items.len() + items.len() / ROOM_SHARE);
+        }
+        Some(value)
+    }
+
+    /// The row that a key belongs to, and where it is in it or would be.
+    fn find<Q: Ord + ?Sized>(&self, key: &Q) -> (usize, Result<usize, usize>)
+    where
+        K: Borrow<Q>,
+    {
+        let begins_before = |row: &Vec<(K, V)>| row.first().is_some_and(|(first, _)| first.borrow() <= key);
+        let row = self.rows.partition_point(begins_before).saturating_sub(1);
+        let at = self.rows.get(row).map_or(Err(0), |row| row.binary_search_by(|(known, _)| known.borrow().cmp(key)));
+        (row, at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    fn check<const W: usize>(sorted: &Sorted<u32, u32, W>, oracle: &BTreeMap<u32, u32>) {
+        assert!(sorted.iter().eq(oracle.iter()));
+        assert_eq!((sorted.len(), sorted.first()), (oracle.len(), oracle.first_key_value()));
+        assert!(sorted.rows.iter().all(|row| (1..=W).contains(&row.len())));
+        let fits = |row: &Vec<(u32, u32)>| row.capacity() <= (2 * row.len()).max(row.len() + ROOM_MIN);
+        assert!(sorted.rows.iter().all(fits), "{:?}", sorted.rows.iter().map(Vec::capacity).collect::<Vec<_>>());
+    }
+
+    proptest! {
+        /// The standard library's map is the oracle. Rows of four, so that they are begun and left often.
+        #[test]
+        fn it_does_what_a_tree_does(steps in prop::collection::vec((any::<bool>(), 0..60_u32, any::<u32>()), 0..400)) {
+            let (mut sorted, mut oracle) = (Sorted::<u32, u32, 4>::default(), BTreeMap::new());
+            for (put, key, value) in steps {
+                if put {
+                    prop_assert_eq!(sorted.insert(key, value), oracle.insert(key, value));
+                } else {
+                    prop_assert_eq!(sorted.remove(&key), oracle.remove(&key));
+                }
+                if let Some(value) = sorted.get_mut(&(key / 2)) {
+                    *value ^= 1;
+                    oracle.entry(key / 2).and_modify(|value| *value ^= 1);
+                }
+                prop_assert_eq!(sorted.get(&key), oracle.get(&key));
+                check(&sorted, &oracle);
+            }
+        }
+    }
+
+    #[test]
+    fn what_comes_in_order_fills_its_rows() {
+        let mut sorted = Sorted::<u32, (), 8>::default();
+        (0..80).for_each(|key| assert_eq!(sorted.insert(key, ()), None));
+        assert!(sorted.rows.iter().all(|row| row.len() == 8), "{:?}", sorted.rows);
+        (0..79).for_each(|key| assert_eq!(sorted.remove(&key), Some(())));
+        assert_eq!((sorted.rows.len(), sorted.first()), (1, Some((&79, &()))));
+    }
+
+    /// Names in no order, as keys are: little room is left over.
+    #[test]
+    fn rows_are_packed() {
+        let mut sorted = Sorted::<u64, ()>::default();
+        (0..100_000_u64)
+            .for_each(|number| assert_eq!(sorted.insert(number.wrapping_mul(0x9e37_79b9_7f4a_7c15), ()), None));
+        let room: usize = sorted.rows.iter().map(Vec::capacity).sum();
+        assert!(room < 112_000, "room for {room}");
+        assert!(sorted.rows.len() > 195);
+    }
+}
