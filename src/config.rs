@@ -72,6 +72,8 @@ pub struct Config {
     pub history_bytes_max: u64,
     /// Bound of its age.
     pub history_age: Duration,
+    /// Threads that serve; zero for as many as the machine has cores.
+    pub threads: usize,
     /// What is logged.
     pub log: String,
     /// How it is logged.
@@ -119,6 +121,7 @@ impl Config {
             history: reader.optional("history", truth).unwrap_or_default(),
             history_bytes_max: reader.integer("history_bytes_max"),
             history_age: reader.duration("history_age"),
+            threads: usize::try_from(reader.integer("threads")).unwrap_or(0),
             log: reader.checked("log", |text| {
                 telemetry::filter(text).map(|_| text.to_owned()).map_err(|error| error.to_string())
             }),

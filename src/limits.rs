@@ -130,6 +130,9 @@ pub const HISTORY_BYTES_DEFAULT: u64 = 256 * 1024 * 1024;
 pub const HISTORY_BYTES_MIN: u64 = 16 * 1024 * 1024;
 /// Most disk space for the history: 1 TiB.
 pub const HISTORY_BYTES_MAX: u64 = 1024 * 1024 * 1024 * 1024;
+
+/// Threads of one node.
+pub const THREADS_MAX: u64 = 1_024;
 /// How long the history goes back unless configured otherwise, in milliseconds: seven days.
 pub const HISTORY_AGE_MS_DEFAULT: u64 = 7 * 86_400_000;
 /// How long opening the history may take before it counts as damaged, in milliseconds.

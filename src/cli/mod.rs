@@ -127,10 +127,23 @@ pub fn main() -> ExitCode {
     ExitCode::from(exit.code())
 }
 
-/// One thread is plenty for a question; a node gets as many as the machine has.
+/// One thread is plenty for a question.
 fn runtime(many: bool) -> Result<tokio::runtime::Runtime, Failure> {
-    let mut builder =
+    let builder =
         if many { tokio::runtime::Builder::new_multi_thread() } else { tokio::runtime::Builder::new_current_thread() };
+    built(builder)
+}
+
+/// A node says how many threads it wants; with zero, as many as the machine has cores.
+fn runtime_of(threads: usize) -> Result<tokio::runtime::Runtime, Failure> {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    if threads > 0 {
+        builder.worker_threads(threads);
+    }
+    built(builder)
+}
+
+fn built(mut builder: tokio::runtime::Builder) -> Result<tokio::runtime::Runtime, Failure> {
     builder.enable_all().build().map_err(|error| Failure::error(format!("cannot start: {error}")))
 }
 

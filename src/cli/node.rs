@@ -51,7 +51,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
     let config = Config::read(&layers)?;
     telemetry::init(&config.log, config.log_format).map_err(|error| Failure::error(error.to_string()))?;
-    let runtime = super::runtime(true)?;
+    let runtime = super::runtime_of(config.threads)?;
     let done = runtime.block_on(serve(&config, args.stop_with_stdin));
     // Whatever still runs has been told to stop and given its time.
     runtime.shutdown_timeout(Duration::from_secs(1));

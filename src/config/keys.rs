@@ -7,7 +7,7 @@ use crate::limiter::Span;
 use crate::limits::{
     BODY_TIMEOUT_MS, CONNECTIONS_DEFAULT, DISK_RESERVE_BYTES_DEFAULT, DISK_RESERVE_BYTES_MAX, HEADER_TIMEOUT_MS,
     HISTORY_AGE_MS_DEFAULT, HISTORY_BYTES_DEFAULT, HISTORY_BYTES_MAX, HISTORY_BYTES_MIN, KEYS_DEFAULT, KEYS_MAX,
-    NODE_ID_MAX, REQUEST_TIMEOUT_MS,
+    NODE_ID_MAX, REQUEST_TIMEOUT_MS, THREADS_MAX,
 };
 
 /// One setting.
@@ -200,6 +200,12 @@ pub const KEYS: &[Key] = &[
         default: Fallback::Millis(5_000),
         kind: Kind::Duration { min_ms: 0, max_ms: TIMEOUT_MS_MAX },
         help: "How long a node that stops waits for the requests it is working on",
+    },
+    Key {
+        name: "threads",
+        default: Fallback::Integer(0),
+        kind: Kind::Integer { min: 0, max: THREADS_MAX },
+        help: "Threads that answer requests and talk to peers; 0 for as many as the machine has cores",
     },
     Key {
         name: "history",

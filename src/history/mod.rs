@@ -91,10 +91,13 @@ impl History {
         let (messages, receiver) = sync_channel(MESSAGES_QUEUED_MAX);
         let shared = Arc::new(Shared::new());
         let writer = writer::Writer::new(settings, Arc::clone(&shared), receiver);
-        if let Err(error) = thread::Builder::new().name("history".to_owned()).spawn(move || writer.run()) {
-            tracing::error!(%error, "no thread for the history: this node serves without");
-            shared.set_state(State::Closed(format!("no thread for it: {error}")));
-            shared.end();
+        match thread::Builder::new().name("history".to_owned()).spawn(move || writer.run()) {
+            Ok(thread) => shared.set_writer(thread.thread().clone()),
+            Err(error) => {
+                tracing::error!(%error, "no thread for the history: this node serves without");
+                shared.set_state(State::Closed(format!("no thread for it: {error}")));
+                shared.end();
+            }
         }
         Self { shared, messages }
     }
@@ -112,11 +115,11 @@ impl History {
     }
 
     fn send(&self, message: Message) {
-        let events = message.events();
-        if self.shared.closing.load(Ordering::Acquire) || !self.shared.reserve(events) {
+        let (events, weight) = (message.events(), message.weight());
+        if self.shared.closing.load(Ordering::Acquire) || !self.shared.reserve(weight) {
             self.shared.dropped(events);
         } else if self.messages.try_send(message).is_err() {
-            self.shared.unreserve(events);
+            self.shared.unreserve(weight);
             self.shared.dropped(events);
         }
     }
@@ -141,8 +144,7 @@ impl History {
     /// `within`: not for an async task.
     pub fn close(&self, within: Duration) {
         self.shared.closing.store(true, Ordering::Release);
-        // A full queue wakes the writer as well.
-        let _ = self.messages.try_send(Message::Wake);
+        self.shared.wake();
         if !self.shared.wait_for_end(within) {
             tracing::warn!(?within, "the history did not close in time; its end may be lost");
         }
@@ -156,7 +158,7 @@ impl History {
         guarded(|| question(&store)).map_err(|broken| {
             let why = broken.to_string();
             self.shared.report(Arc::clone(&store), why.clone());
-            let _ = self.messages.try_send(Message::Wake);
+            self.shared.wake();
             Unavailable(why)
         })
     }

@@ -4,29 +4,34 @@ use super::event::{Applied, Audit};
 use super::meters::Meters;
 use super::store::Store;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::thread::Thread;
 use std::time::Duration;
 
 /// Events that may wait for the writer; past it they are dropped.
 pub(super) const EVENTS_QUEUED_MAX: usize = 65_536;
+/// So many wake the writer before its time.
+const EVENTS_QUEUED_MANY: usize = EVENTS_QUEUED_MAX / 8;
 
 /// What goes to the writer.
 #[derive(Debug)]
 pub(super) enum Message {
     Applied(Applied),
     Note(Audit),
-    /// Nothing; there is something else to look at.
-    Wake,
 }
 
 impl Message {
-    /// What it weighs in the queue, and counts as when it is lost.
+    /// What it counts as when it is lost.
     pub(super) fn events(&self) -> usize {
         match self {
             Self::Applied(applied) => applied.events.len(),
             Self::Note(_) => 1,
-            Self::Wake => 0,
         }
+    }
+
+    /// What it weighs in the queue.
+    pub(super) fn weight(&self) -> usize {
+        self.events().max(1)
     }
 }
 
@@ -42,8 +47,9 @@ pub(super) enum State {
 #[derive(Debug)]
 pub(super) struct Shared {
     state: RwLock<State>,
-    /// Events in the queue.
+    /// What is in the queue, by its weight.
     pub(super) queued: AtomicUsize,
+    writer: OnceLock<Thread>,
     pub(super) closing: AtomicBool,
     /// What a reader found broken, and in which database; the writer sees to it.
     broken: Mutex<Option<(Arc<Store>, String)>>,
@@ -57,6 +63,7 @@ impl Shared {
         Self {
             state: RwLock::new(State::Closed("the history is being opened".to_owned())),
             queued: AtomicUsize::new(0),
+            writer: OnceLock::new(),
             closing: AtomicBool::new(false),
             broken: Mutex::new(None),
             ended: Mutex::new(false),
@@ -73,18 +80,35 @@ impl Shared {
         *self.state.write().unwrap_or_else(PoisonError::into_inner) = state;
     }
 
-    /// Takes a place in the queue for so many events, if there is one. One message always fits into an empty queue.
-    pub(super) fn reserve(&self, events: usize) -> bool {
-        let before = self.queued.fetch_add(events, Ordering::Relaxed);
-        let fits = before == 0 || before.saturating_add(events) <= EVENTS_QUEUED_MAX;
+    /// Takes a place in the queue for a message of this weight, if there is one. One message always fits into an empty queue.
+    pub(super) fn reserve(&self, weight: usize) -> bool {
+        let before = self.queued.fetch_add(weight, Ordering::Relaxed);
+        let after = before.saturating_add(weight);
+        if before < EVENTS_QUEUED_MANY && after >= EVENTS_QUEUED_MANY {
+            self.wake();
+        }
+        let fits = before == 0 || after <= EVENTS_QUEUED_MAX;
         if !fits {
-            self.unreserve(events);
+            self.unreserve(weight);
         }
         fits
     }
 
-    pub(super) fn unreserve(&self, events: usize) {
-        self.queued.fetch_sub(events, Ordering::Relaxed);
+    /// Who is to be woken when there is something to do at once.
+    pub(super) fn set_writer(&self, writer: Thread) {
+        // There is one writer, and it is set once.
+        let _ = self.writer.set(writer);
+    }
+
+    /// Lets the writer look at once.
+    pub(super) fn wake(&self) {
+        if let Some(writer) = self.writer.get() {
+            writer.unpark();
+        }
+    }
+
+    pub(super) fn unreserve(&self, weight: usize) {
+        self.queued.fetch_sub(weight, Ordering::Relaxed);
     }
 
     pub(super) fn dropped(&self, events: usize) {

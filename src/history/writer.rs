@@ -16,12 +16,13 @@ use crate::metric_names::gauge_value;
 use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::{Receiver, TryRecvError};
 use std::thread;
 use std::time::Duration;
 
-/// How long to wait for events before looking after the rest.
-const PAUSE: Duration = Duration::from_millis(250);
+/// How long the thread sleeps between two looks at the queue. Whoever applies an entry does not wake it: that would cost more
+/// than everything that the history does with the entry.
+const PAUSE: Duration = Duration::from_millis(100);
 /// How often bounds are kept and the store flushed.
 const TIDY_EVERY: Duration = Duration::from_secs(1);
 /// How long to leave a directory alone that does not let us begin.
@@ -82,15 +83,16 @@ impl Writer {
         self.shared.end();
     }
 
-    /// Waits for something to do and does it. Says whether everybody else has gone.
+    /// Waits for a while, or until somebody has more to tell than events, and does what there is to do. Says whether everybody else has gone.
     fn turn(&mut self) -> bool {
-        let gone = match self.messages.recv_timeout(PAUSE) {
+        thread::park_timeout(PAUSE);
+        let gone = match self.messages.try_recv() {
             Ok(first) => {
                 self.gather(first);
                 false
             }
-            Err(RecvTimeoutError::Timeout) => false,
-            Err(RecvTimeoutError::Disconnected) => true,
+            Err(TryRecvError::Empty) => false,
+            Err(TryRecvError::Disconnected) => true,
         };
         if let Some((store, why)) = self.shared.take_report()
             && self.store.as_ref().is_some_and(|current| Arc::ptr_eq(current, &store))
@@ -114,7 +116,7 @@ impl Writer {
     fn gather(&mut self, first: Message) {
         let mut next = Some(first);
         while let Some(message) = next.take() {
-            self.shared.unreserve(message.events());
+            self.shared.unreserve(message.weight());
             self.take_in(message);
             if !self.tidy_at.passed() {
                 next = self.messages.try_recv().ok();
@@ -130,7 +132,6 @@ impl Writer {
         match message {
             Message::Applied(applied) => self.desk.add(applied, wall_millis()),
             Message::Note(event) => self.desk.note(event, wall_millis()),
-            Message::Wake => {}
         }
         if self.desk.is_full() {
             self.write();

@@ -406,8 +406,9 @@ async fn remembered() -> (History, tempfile::TempDir) {
     history.note(Audit::Leader { node: 2, term: 3 });
     let (reader, counted) = (history.clone(), async || {
         let history = history.clone();
-        let usage = tokio::task::spawn_blocking(move || history.usage(None, 1)).await.unwrap();
-        usage.is_ok_and(|usage| usage.total.granted == 1)
+        let (usage, audit) =
+            tokio::task::spawn_blocking(move || (history.usage(None, 1), history.audit(2))).await.unwrap();
+        usage.is_ok_and(|usage| usage.total.granted == 1) && audit.is_ok_and(|lines| lines.len() == 2)
     });
     let written = async { while !counted().await {} };
     timeout(FOREVER, written).await.expect("it is written");

@@ -20,20 +20,15 @@ const ROOM_MIN: usize = 4;
 #[derive(Debug, Clone)]
 pub(super) struct Sorted<K, V, const W: usize = WIDTH> {
     rows: Vec<Vec<(K, V)>>,
-    len: usize,
 }
 
 impl<K, V, const W: usize> Default for Sorted<K, V, W> {
     fn default() -> Self {
-        Self { rows: Vec::new(), len: 0 }
+        Self { rows: Vec::new() }
     }
 }
 
 impl<K: Ord, V, const W: usize> Sorted<K, V, W> {
-    pub(super) const fn len(&self) -> usize {
-        self.len
-    }
-
     pub(super) fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
         self.rows.iter().flatten().map(|(key, value)| (key, value))
     }
@@ -66,7 +61,6 @@ impl<K: Ord, V, const W: usize> Sorted<K, V, W> {
             Ok(at) => return Some(std::mem::replace(&mut self.rows[row][at].1, value)),
             Err(at) => at,
         };
-        self.len += 1;
         if self.rows.is_empty() || (at == W && row + 1 == self.rows.len()) {
             // Behind everything, as all do that come in order: the row before it stays full.
             self.rows.push(vec![(key, value)]);
@@ -96,7 +90,6 @@ impl<K: Ord, V, const W: usize> Sorted<K, V, W> {
         let (row, at) = self.find(key);
         let items = self.rows.get_mut(row)?;
         let (_, value) = items.remove(at.ok()?);
-        self.len -= 1;
         if items.is_empty() {
             self.rows.remove(row);
         } else if items.len() <= items.capacity() / 2 {
@@ -125,7 +118,7 @@ mod tests {
 
     fn check<const W: usize>(sorted: &Sorted<u32, u32, W>, oracle: &BTreeMap<u32, u32>) {
         assert!(sorted.iter().eq(oracle.iter()));
-        assert_eq!((sorted.len(), sorted.first()), (oracle.len(), oracle.first_key_value()));
+        assert_eq!(sorted.first(), oracle.first_key_value());
         assert!(sorted.rows.iter().all(|row| (1..=W).contains(&row.len())));
         let fits = |row: &Vec<(u32, u32)>| row.capacity() <= (2 * row.len()).max(row.len() + ROOM_MIN);
         assert!(sorted.rows.iter().all(fits), "{:?}", sorted.rows.iter().map(Vec::capacity).collect::<Vec<_>>());

@@ -19,6 +19,7 @@ use layout::{Layout, Place};
 use log::Follower;
 use report::{Event, Report};
 use std::ffi::OsString;
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
@@ -64,7 +65,7 @@ pub(super) async fn run(args: &Args, output: Output) -> Result<(), Failure> {
 /// The flags of one node. What is not among them comes from `QUORATE_…`, and is checked here: once, and not by every child
 /// in its log.
 fn recipe(program: &Path, data: &Path, layout: &Layout, place: &Place) -> Result<Recipe, Failure> {
-    let flags = [
+    let mut flags = vec![
         ("id", place.id.to_string()),
         ("data", place.data(data).display().to_string()),
         ("listen", place.client.to_string()),
@@ -73,6 +74,11 @@ fn recipe(program: &Path, data: &Path, layout: &Layout, place: &Place) -> Result
         ("members", layout.members()),
         ("log_format", "text".to_owned()),
     ];
+    if std::env::var_os("QUORATE_THREADS").is_none() {
+        // The nodes share one machine: with a thread for every core each, they would only wake one another up.
+        let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+        flags.push(("threads", (cores / layout.nodes.len().max(1)).max(1).to_string()));
+    }
     let mut layers = Layers::defaults();
     layers.environment(std::env::vars_os());
     layers.flags(flags.iter().filter_map(|(name, text)| Some((Key::find(name)?, text.as_str()))));
