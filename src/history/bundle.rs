@@ -325,7 +325,9 @@ mod tests {
     fn many_lines_become_many_rows_in_their_order() {
         let records: Vec<_> = (1..=2_000).map(|number| permit(number, number * 1_000_000_000)).collect();
         let mut packer = Packer::new(&NAMES);
-        records.iter().for_each(|record| packer.permit("busy", record).unwrap());
+        for record in &records {
+            packer.permit("busy", record).unwrap();
+        }
         packer.released("busy", 1).unwrap();
         let rows = packer.rows().unwrap();
         assert!(rows.len() > 4 && rows.iter().all(|row| row.len() < ROW_BYTES), "{} rows", rows.len());

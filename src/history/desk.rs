@@ -84,7 +84,7 @@ pub(super) struct Doings {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Second {
     /// Since the beginning of cluster time.
-    pub(super) second: u64,
+    pub(super) number: u64,
     pub(super) counts: Counts,
     /// The rule that decided last.
     pub(super) policy: NameId,
@@ -237,13 +237,13 @@ impl Doings {
 
     fn count(&mut self, second: u64, policy: NameId, counts: Counts) -> usize {
         match self.seconds.last_mut() {
-            Some(last) if last.second == second => {
+            Some(last) if last.number == second => {
                 last.counts += counts;
                 last.policy = policy;
                 0
             }
             _ => {
-                self.seconds.push(Second { second, counts, policy });
+                self.seconds.push(Second { number: second, counts, policy });
                 1
             }
         }
@@ -340,7 +340,7 @@ mod tests {
         assert_eq!(gathered.all, [(0, counts(1, 0)), (1, counts(2, 2))]);
         assert_eq!(gathered.policies, [[(0, counts(1, 0)), (1, counts(2, 0))]]);
         assert_eq!(gathered.names.text(1), Some("p"));
-        let second = |second, counts, policy| Second { second, counts, policy };
+        let second = |second, counts, policy| Second { number: second, counts, policy };
         let expected = [second(59, counts(1, 0), 1), second(61, counts(2, 1), 0), second(62, counts(0, 1), 0)];
         assert_eq!(gathered.keys[&key("k")].seconds, expected);
     }

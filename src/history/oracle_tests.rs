@@ -16,7 +16,7 @@ const POLICIES: [Option<&str>; 3] = [None, Some("api"), Some("bulk")];
 
 /// Few keys, two of them in one group.
 fn keys() -> [String; 3] {
-    let neighbour = (0..).map(|number| format!("n/{number}")).find(|name| group_of(name) == group_of("a"));
+    let neighbour = (0..100_000).map(|number| format!("n/{number}")).find(|name| group_of(name) == group_of("a"));
     ["a".to_owned(), neighbour.unwrap(), "b".to_owned()]
 }
 

@@ -94,7 +94,9 @@ pub(super) fn audit_from() -> Vec<u8> {
 fn joined(space: u8, parts: &[&[u8]]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(19);
     bytes.push(space);
-    parts.iter().for_each(|part| bytes.extend_from_slice(part));
+    for part in parts {
+        bytes.extend_from_slice(part);
+    }
     bytes
 }
 

@@ -146,8 +146,8 @@ mod tests {
     /// The bytes of format 2, as they lie on disks. Rows have theirs in `bundle.rs` and `usage.rs`.
     #[test]
     fn the_format_stays() {
-        let (opened_ms, last_ms, index, first_ns, last_ns, row_next, audit_next) = (1, 2, 300, 4, 5, 6, 7);
-        let header = VolumeHeader { opened_ms, last_ms, index, first_ns, last_ns, row_next, audit_next };
+        let (opened_ms, last_ms, index) = (1, 2, 300);
+        let header = VolumeHeader { opened_ms, last_ms, index, first_ns: 4, last_ns: 5, row_next: 6, audit_next: 7 };
         assert_eq!(encode(&header).unwrap(), [2, 1, 2, 0xac, 2, 4, 5, 6, 7]);
         let audit = AuditRecord { wall_ms: 1, entry: None, event: Audit::Leader { node: 2, term: 3 } };
         assert_eq!(encode(&audit).unwrap(), [2, 1, 0, 4, 2, 3]);

@@ -83,7 +83,7 @@ pub(super) struct Usage<'a> {
 impl Usage<'_> {
     /// Its seconds, counted from the beginning of the minute.
     fn seconds(&self) -> impl Iterator<Item = (u8, Counts)> {
-        let second = |second: &Second| u8::try_from(second.second % MINUTE_SECONDS).unwrap_or_default();
+        let second = |second: &Second| u8::try_from(second.number % MINUTE_SECONDS).unwrap_or_default();
         self.seconds.iter().map(move |of| (second(of), of.counts))
     }
 }
@@ -218,7 +218,7 @@ mod tests {
 
     /// One permit, a second of the hundredth minute.
     const fn at(second: u64) -> Second {
-        Second { second: 6_000 + second, counts: ONE, policy: NO_NAME }
+        Second { number: 6_000 + second, counts: ONE, policy: NO_NAME }
     }
 
     fn seconds(row: &[u8], scope: Scope<'_>) -> Vec<(u8, Counts)> {

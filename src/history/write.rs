@@ -260,10 +260,12 @@ fn usage_of(gathered: &Gathered) -> Vec<(u64, u16, Usage<'_>)> {
     for (key, doings) in &gathered.keys {
         let scope = Scope::Key(key.as_str());
         let group = scope.group();
-        let minute = |second: &Second| second.second / MINUTE_SECONDS;
+        let minute = |second: &Second| second.number / MINUTE_SECONDS;
         for seconds in doings.seconds.chunk_by(|second, next| minute(second) == minute(next)) {
             let mut counts = Counts::default();
-            seconds.iter().for_each(|second| counts += second.counts);
+            for second in seconds {
+                counts += second.counts;
+            }
             let policy = seconds.last().and_then(|last| names.text(last.policy)).map(name);
             found.push((minute(&seconds[0]), group, Usage { scope, policy, counts, seconds }));
         }

@@ -30,10 +30,12 @@ const TICK_BUSY: Duration = Duration::from_millis(50);
 /// When no entry has come back for this long, no majority answers.
 const STALLED: Duration = Duration::from_millis(LEADER_WAIT_MS);
 
-/// So many requests on their way make one entry at a time.
-const TOGETHER: usize = 32;
-/// How long the next of them waits at most for those who were just answered, and how many turns of the runtime it leaves to
-/// others each time that one has come.
+/// While an entry is in flight the next one leaves this long after it, unless it is back before.
+const APART: Duration = Duration::from_millis(4);
+/// Fewer than so many requests wait for nobody else.
+const TOGETHER: usize = 8;
+/// How long an entry waits at most for those who were just answered, and how many turns of the runtime it leaves to others each
+/// time that one has come.
 const LINGER: Duration = Duration::from_millis(1);
 const LINGER_TURNS: usize = 4;
 
@@ -138,6 +140,7 @@ impl Shared {
         // How many the last entry took along.
         let mut rode = 0;
         let mut next_tick = Deadline::after(TICK);
+        let mut next_leaves = Deadline::after(APART);
         loop {
             let leads = self.follow(&mut status);
             let held = *paused.borrow_and_update() && leads;
@@ -159,7 +162,7 @@ impl Shared {
                 }
                 () = tokio::time::sleep_until(next_tick.instant()), if leads && !held => {}
             }
-            let Some(place) = self.place(tickets.len()).await else {
+            let Some(place) = self.place(&next_leaves).await else {
                 // Nothing has come back for so long: what waits is told so, and the queue stays usable.
                 self.bounce(&mut gathered, &mut tickets);
                 continue;
@@ -178,6 +181,7 @@ impl Shared {
                 continue;
             }
             next_tick = Deadline::after(if self.consensus.has_backlog() { TICK_BUSY } else { TICK });
+            next_leaves = Deadline::after(APART);
             match self.stamp() {
                 Some((tenure, stamp)) => self.propose(tenure, stamp, batch, place).await,
                 None => self.answer_all(batch.into_iter(), || Decided::NotLeading),
@@ -185,15 +189,16 @@ impl Shared {
         }
     }
 
-    /// Waits for a place in flight. Few requests get one each: the next entry does not wait for the one before. Many
-    /// at once wait until nothing is in flight, and ride together: an entry costs every node much more than a request in it.
-    /// `None` when nothing has come back for long.
-    async fn place(&self, queued: usize) -> Option<OwnedSemaphorePermit> {
-        let together = self.pending.count() >= TOGETHER && queued < BATCH_COMMANDS_MAX;
-        let places = if together { IN_FLIGHT_MAX } else { 1 };
-        let place = Arc::clone(&self.in_flight).acquire_many_owned(places);
-        let mut place = tokio::time::timeout(STALLED, place).await.ok()?.ok()?;
-        place.split(1)
+    /// Waits for a place in flight: until nothing is in flight any more, or until the last entry has been on its way for so
+    /// long that waiting for it would cost more than another one. An entry costs every node many times what a request in it
+    /// does, so that requests ride together where they can. `None` when nothing has come back for long.
+    async fn place(&self, left: &Deadline) -> Option<OwnedSemaphorePermit> {
+        let all = Arc::clone(&self.in_flight).acquire_many_owned(IN_FLIGHT_MAX);
+        if let Ok(all) = tokio::time::timeout_at(left.instant(), all).await {
+            return all.ok()?.split(1);
+        }
+        let one = Arc::clone(&self.in_flight).acquire_owned();
+        tokio::time::timeout(STALLED, one).await.ok()?.ok()
     }
 
     fn is_full(&self) -> bool {

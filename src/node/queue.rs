@@ -109,11 +109,6 @@ impl Queue {
 }
 
 impl Pending {
-    /// How many there are.
-    pub(super) fn count(&self) -> usize {
-        self.count.load(Ordering::Relaxed)
-    }
-
     /// Counts, and shows the count.
     pub(super) fn changed(&self, added: usize, removed: usize) {
         let change = added.wrapping_sub(removed);
