@@ -1,7 +1,7 @@
 //! The same load against everything, in one run, and what that says as ratios.
 
 use super::baseline::Baseline;
-use super::dialect::{Dialect, WaitMode};
+use super::dialect::{Dialect, WaitMode, limit};
 use super::load::{Measured, measure};
 use super::plan::Plan;
 use super::rival::{self, Running};
@@ -203,6 +203,7 @@ impl Plan {
             rate: None,
             keys: 10_000,
             hot_percent: 0,
+            limit: limit(),
             warm_up: Duration::from_secs(1),
             duration,
         }

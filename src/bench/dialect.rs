@@ -10,6 +10,11 @@ const RATE_PER_SECOND: u64 = 1_000_000;
 /// How far ahead a register may be, so that nothing is denied.
 const RESERVED_MAX: u64 = 10_000;
 
+/// That limit as our own are asked for it.
+pub(super) fn limit() -> String {
+    format!(r#"{{"rate":"{RATE_PER_SECOND}/s","max_reserved":{RESERVED_MAX}}}"#)
+}
+
 /// The register as a script for Redis, in whole microseconds of its own clock.
 pub(super) const REDIS_SCRIPT: &str = "local t = redis.call('TIME') \
      local now = t[1] * 1000000 + t[2] \
@@ -90,13 +95,13 @@ impl Dialect {
         if let Self::Batch(count) = self { *count } else { 1 }
     }
 
-    /// Writes a request for these keys; `number` is different for each request of a run.
-    pub(super) fn write(&self, out: &mut Vec<u8>, keys: &mut impl FnMut() -> u64, number: u64) {
+    /// Writes a request for these keys; `number` is different for each request of a run, and `limit` is for our own.
+    pub(super) fn write(&self, out: &mut Vec<u8>, keys: &mut impl FnMut() -> u64, number: u64, limit: &str) {
         let mut body = String::with_capacity(160);
         // Writing into a string does not fail.
         let path = match self {
             Self::Acquire { wait, ids } => {
-                let _ = write!(body, r#"{{"key":"bench:{:010}","limit":{}"#, keys(), limit());
+                let _ = write!(body, r#"{{"key":"bench:{:010}","limit":{}"#, keys(), limit);
                 if *wait != WaitMode::Client {
                     let _ = write!(body, r#","wait":"{}""#, wait.word());
                 }
@@ -110,7 +115,7 @@ impl Dialect {
                 body.push_str(r#"{"requests":["#);
                 for at in 0..*count {
                     let comma = if at == 0 { "" } else { "," };
-                    let _ = write!(body, r#"{comma}{{"key":"bench:{:010}","limit":{}}}"#, keys(), limit());
+                    let _ = write!(body, r#"{comma}{{"key":"bench:{:010}","limit":{}}}"#, keys(), limit);
                 }
                 body.push_str("]}");
                 "/acquire/batch"
@@ -162,10 +167,6 @@ impl Dialect {
     }
 }
 
-fn limit() -> String {
-    format!(r#"{{"rate":"{RATE_PER_SECOND}/s","max_reserved":{RESERVED_MAX}}}"#)
-}
-
 /// The digits of a number as base64, which is what etcd's gateway takes.
 fn base64(number: u64) -> String {
     const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -194,6 +195,7 @@ mod tests {
                 next
             },
             9,
+            &limit(),
         );
         String::from_utf8(out).unwrap()
     }

@@ -122,7 +122,7 @@ async fn converse(connection: usize, shared: Arc<Shared>, tally: Rc<RefCell<Tall
         }
         request.clear();
         let number = numbers.fetch_add(1, Ordering::Relaxed);
-        plan.dialect.write(&mut request, &mut || plan.key(&mut random), number);
+        plan.dialect.write(&mut request, &mut || plan.key(&mut random), number, &plan.limit);
         let Some(open) = &mut wire else {
             tokio::time::sleep(AGAIN_AFTER).await;
             wire = Wire::connect(address, plan.dialect.is_http()).await.ok();

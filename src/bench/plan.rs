@@ -21,6 +21,8 @@ pub struct Plan {
     pub keys: u64,
     /// How many of a hundred requests go to one of them.
     pub hot_percent: u64,
+    /// What clusters of this program are asked for as `limit`, in JSON.
+    pub limit: String,
     /// Not counted, at the beginning.
     pub warm_up: Duration,
     /// Counted.
@@ -53,6 +55,7 @@ mod tests {
             rate: None,
             keys,
             hot_percent,
+            limit: String::new(),
             warm_up: Duration::ZERO,
             duration: Duration::ZERO,
         };

@@ -8,6 +8,7 @@ use super::reach::duration;
 use super::stdin;
 use crate::bench::{self, Dialect, Plan, WaitMode};
 use crate::http;
+use crate::limiter::Rate;
 use crate::progress::Progress;
 use clap::ValueEnum;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -42,6 +43,9 @@ pub(super) struct Args {
     /// How many of a hundred requests go to one and the same key
     #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=100))]
     hot: u64,
+    /// The limit of every key; under a slow one keys stay in memory, with up to a hundred reservations [default: 1000000/s]
+    #[arg(long, value_name = "RATE", value_parser = rate)]
+    limit: Option<String>,
     /// Ask for so many permits in one `POST /acquire/batch`
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..=1_000), conflicts_with_all = ["wait", "ids"])]
     batch: Option<u64>,
@@ -85,6 +89,7 @@ pub(super) fn run(args: &Args, output: Output) -> Result<(), Failure> {
     if args.duration.is_zero() {
         return Err(Failure::usage("--for has to be longer than nothing"));
     }
+    let usual = Plan::usual(args.duration);
     let plan = Plan {
         addresses: Vec::new(),
         dialect,
@@ -94,7 +99,8 @@ pub(super) fn run(args: &Args, output: Output) -> Result<(), Failure> {
         rate: args.rate.map(|rate| rate as f64),
         keys: args.keys,
         hot_percent: args.hot,
-        ..Plan::usual(args.duration)
+        limit: args.limit.as_ref().map_or(usual.limit, |rate| format!(r#"{{"rate":"{rate}","max_reserved":100}}"#)),
+        ..usual
     };
     if args.compare { compare(&plan, args, output) } else { measure(plan, args, output) }
 }
@@ -123,6 +129,11 @@ fn compare(plan: &Plan, args: &Args, output: Output) -> Result<(), Failure> {
         Failure::error(format!("the comparison failed: {error}; logs of what it started are in {}", args.dir.display()))
     })?;
     output.data(&compared, || bench::table(&compared))
+}
+
+/// A rate as it is written, if it is one.
+fn rate(text: &str) -> Result<String, String> {
+    text.parse::<Rate>().map(|_| text.to_owned()).map_err(|error| error.to_string())
 }
 
 fn whole(count: u64) -> usize {
