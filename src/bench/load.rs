@@ -205,6 +205,7 @@ mod tests {
             rate,
             keys: 10,
             hot_percent: 0,
+            limit: "{}".to_owned(),
             warm_up: Duration::from_millis(100),
             duration: Duration::from_secs(1),
         }
