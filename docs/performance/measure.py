@@ -11,13 +11,11 @@ that counts. Each point is a cluster of its own, at its leader, closed loop.
 
 import argparse
 import json
-import os
 import pathlib
 import shutil
 import subprocess
 import sys
 import tempfile
-import urllib.request
 
 HERE = pathlib.Path(__file__).resolve().parent
 RESULTS = HERE / "growth.json"
@@ -26,19 +24,15 @@ USUAL = {"nodes": 3, "connections": 64, "keys": 10_000}
 SERIES = {
     "nodes": [1, 3, 5, 7],
     "connections": [1, 4, 16, 64, 256, 1_024],
-    "keys": [1, 1_000, 100_000, 1_000_000, 10_000_000],
+    "keys": [1, 1_000, 10_000, 100_000],
 }
-# From here on keys are held: under a limit that keeps each for ten minutes, put in beforehand.
-HELD_FROM = 100_000
-HELD_LIMIT = "1/10m"
 
 
 class Cluster:
     """A cluster of `quorate up`, for as long as the block lasts."""
 
-    def __init__(self, binary, nodes, **settings):
+    def __init__(self, binary, nodes):
         self.binary, self.nodes = binary, nodes
-        self.settings = {"QUORATE_KEYS_MAX": "20000000", **settings}
 
     def __enter__(self):
         self.dir = tempfile.mkdtemp(prefix="growth-", dir=".")
@@ -51,15 +45,14 @@ class Cluster:
 
     def start(self, *flags):
         command = [self.binary, "--json", "up", "--data", self.dir, *flags]
-        environment = {**os.environ, **self.settings}
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         urls = {}
         for line in self.process.stdout:
             event = json.loads(line)
             if event["event"] == "starting":
                 urls = {node["id"]: node["client"] for node in event["nodes"]}
             elif event["event"] == "ready":
-                self.leader, self.ready_ms = urls[event["leader"]], event["after_ms"]
+                self.leader = urls[event["leader"]]
                 return
         raise RuntimeError("the cluster did not start")
 
@@ -68,68 +61,28 @@ class Cluster:
         self.process.wait()
         self.process.stdout.close()
 
-    def metric(self, name):
-        """A value of the leader's `/metrics`."""
-        with urllib.request.urlopen(f"{self.leader}/metrics", timeout=30) as answer:
-            lines = answer.read().decode().splitlines()
-        found = (line.split() for line in lines if not line.startswith("#"))
-        return next((float(value) for label, value in found if label == name), 0.0)
-
     def bench(self, seconds, **options):
         flags = [word for name, value in options.items() for word in (f"--{name}", str(value))]
         command = [self.binary, "--json", "bench", "--nodes", self.leader, "--for", f"{seconds}s", *flags]
         done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
         return json.loads(done.stdout)
 
-    def keys_held(self):
-        return int(self.metric("quorate_keys"))
 
-    def fill(self, keys):
-        """Asks for keys at random until nine of ten are there, or no more come."""
-        held = 0
-        while held < keys * 0.9:
-            self.bench(10, keys=keys, batch=500, connections=8, limit=HELD_LIMIT)
-            before, held = held, self.keys_held()
-            print(f"    {held:,} of {keys:,} keys", file=sys.stderr)
-            if held <= before:
-                break
-
-
-def measure(binary, seconds):
-    results = {name: [] for name in SERIES}
-    for name, values in SERIES.items():
-        for value in values:
+def measure(binary, seconds, names):
+    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    for name in names:
+        results[name] = []
+        for value in SERIES[name]:
             case = {**USUAL, name: value}
             print(f"{name} {value:,}", file=sys.stderr)
             with Cluster(binary, case.pop("nodes")) as cluster:
-                if name == "keys" and value >= HELD_FROM:
-                    cluster.fill(value)
-                    case["limit"] = HELD_LIMIT
                 found = cluster.bench(seconds, **case)
                 latency = found["latency_ms"]
                 point = {"at": value, "per_second": round(found["per_second"]), "p50": latency["p50"], "p99": latency["p99"]}
-                if name == "keys":
-                    point["held"] = cluster.keys_held()
             print(f"    {point}", file=sys.stderr)
             results[name].append(point)
             RESULTS.write_text(json.dumps(results, indent=1) + "\n")
     return results
-
-
-def measure_state(binary):
-    """A million keys: latency while snapshots are taken, and how long a restart of all nodes takes."""
-    with Cluster(binary, 3, QUORATE_SNAPSHOT_EVERY="2000") as cluster:
-        cluster.fill(1_000_000)
-        before = cluster.metric("quorate_batch_size_count")
-        found = cluster.bench(30, keys=1_000_000, limit=HELD_LIMIT, rate=5_000)
-        entries = int(cluster.metric("quorate_batch_size_count") - before)
-        state = {"held": cluster.keys_held(), "entries": entries, "snapshots": entries // 2_000, "rate": 5_000}
-        state["latency_ms"] = found["latency_ms"]
-        cluster.stop()
-        cluster.start()
-        state["restart_ready_ms"], state["held_after"] = cluster.ready_ms, cluster.keys_held()
-    print(f"    {state}", file=sys.stderr)
-    (HERE / "state.json").write_text(json.dumps(state, indent=1) + "\n")
 
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 720, 320, 70, 70, 44, 46
@@ -184,15 +137,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("binary", nargs="?", help="the program, built for release")
     parser.add_argument("--seconds", type=int, default=6, help="how long each point is measured")
-    parser.add_argument("--state", action="store_true", help="measure snapshots and restarts with a million keys, nothing else")
+    parser.add_argument("--only", choices=SERIES, help="one series, and the others as they were measured before")
     parser.add_argument("--draw", action="store_true", help="only draw what was measured before")
     arguments = parser.parse_args()
     if not arguments.draw and arguments.binary is None:
         parser.error("which program?")
-    if arguments.state:
-        measure_state(arguments.binary)
-        return
-    results = json.loads(RESULTS.read_text()) if arguments.draw else measure(arguments.binary, arguments.seconds)
+    names = [arguments.only] if arguments.only else list(SERIES)
+    results = json.loads(RESULTS.read_text()) if arguments.draw else measure(arguments.binary, arguments.seconds, names)
     for name, points in results.items():
         draw(name, points)
 

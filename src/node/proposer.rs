@@ -33,7 +33,7 @@ const STALLED: Duration = Duration::from_millis(LEADER_WAIT_MS);
 /// While an entry is in flight the next one leaves this long after it, unless it is back before.
 const APART: Duration = Duration::from_millis(4);
 /// Fewer than so many requests wait for nobody else.
-const TOGETHER: usize = 8;
+const TOGETHER: usize = 4;
 /// How long an entry waits at most for those who were just answered, and how many turns of the runtime it leaves to others each
 /// time that one has come.
 const LINGER: Duration = Duration::from_millis(1);
