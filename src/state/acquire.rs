@@ -21,6 +21,9 @@ struct Resolved<'a> {
     adopted: Option<Register>,
 }
 
+/// The same with what is stored of the key.
+type Stored<'m, 'a> = (Resolved<'a>, Option<&'m KeyState>);
+
 impl KeyState {
     /// The register under a limit, which may be another than so far.
     pub(super) fn under(&self, limit: &Limit, now: Time) -> Register {
@@ -51,11 +54,10 @@ impl Machine {
             Err(outcome) => return outcome,
         };
         let fresh = Register::default();
-        let stored = |key: &Key| self.keys.get(key).map(|state| &state.register);
         let parts: Vec<_> = resolved
             .iter()
-            .map(|one| Part {
-                register: one.adopted.as_ref().or_else(|| stored(&one.wanted.key)).unwrap_or(&fresh),
+            .map(|(one, stored)| Part {
+                register: one.adopted.as_ref().or(stored.map(|state| &state.register)).unwrap_or(&fresh),
                 limit: &one.limit,
                 cost: one.wanted.cost,
             })
@@ -63,12 +65,12 @@ impl Machine {
         let slot = match decide(&parts, self.now, &acquire.terms) {
             Decision::Granted { slot } => slot,
             Decision::Denied { by, denial } => {
-                let rule = resolved.into_iter().nth(by).and_then(|one| one.rule);
+                let rule = resolved.into_iter().nth(by).and_then(|(one, _)| one.rule);
                 return Outcome::Denied { by, denial, rule };
             }
             Decision::Never { by, why } => return Outcome::Never { by, why },
         };
-        let new = resolved.iter().filter(|one| stored(&one.wanted.key).is_none()).count();
+        let new = resolved.iter().filter(|(_, stored)| stored.is_none()).count();
         if new > 0 && (self.keys.len() + new) as u64 > keys_max {
             return Outcome::TooManyKeys { retry_after: self.keys.first_leaves_after(self.now) };
         }
@@ -76,6 +78,7 @@ impl Machine {
             return Outcome::TooManyRequestIds { retry_after: self.requests.first_forgotten_after(self.now) };
         }
         assert!(slot >= self.now, "a grant lies ahead");
+        let resolved = resolved.into_iter().map(|(one, _)| one).collect();
         let grant = self.enter(acquire, resolved, slot);
         if let Some(identity) = acquire.identity {
             self.requests.remember(identity.id, Remembered::new(identity.fingerprint, acquire.claim, &grant));
@@ -84,13 +87,13 @@ impl Machine {
     }
 
     /// The limit of every key: a stored rule's, or else what the request brought along.
-    fn resolve<'a>(&self, acquire: &'a Acquire) -> Result<Vec<Resolved<'a>>, Outcome> {
-        let mut resolved: Vec<Resolved<'a>> = Vec::with_capacity(1 + acquire.more.len());
+    fn resolve<'m, 'a>(&'m self, acquire: &'a Acquire) -> Result<Vec<Stored<'m, 'a>>, Outcome> {
+        let mut resolved: Vec<Stored<'m, 'a>> = Vec::with_capacity(1 + acquire.more.len());
         if acquire.more.len() >= ALL_OF_MAX {
             return Err(Outcome::Never { by: 0, why: format!("at most {ALL_OF_MAX} keys in one request") });
         }
         for (by, wanted) in acquire.wanted().enumerate() {
-            if resolved.iter().any(|other| other.wanted.key == wanted.key) {
+            if resolved.iter().any(|(other, _)| other.wanted.key == wanted.key) {
                 return Err(Outcome::Never { by, why: "a key comes twice in one request".to_owned() });
             }
             let (limit, rule) = match (self.policies.find(&wanted.key), wanted.limit) {
@@ -103,8 +106,9 @@ impl Machine {
                     Err(error) => return Err(Outcome::Never { by, why: error.to_string() }),
                 },
             };
-            let adopted = self.keys.get(&wanted.key).and_then(|state| state.adopted(&limit, self.now));
-            resolved.push(Resolved { wanted, limit, rule, adopted });
+            let stored = self.keys.get(&wanted.key);
+            let adopted = stored.and_then(|state| state.adopted(&limit, self.now));
+            resolved.push((Resolved { wanted, limit, rule, adopted }, stored));
         }
         Ok(resolved)
     }
@@ -119,8 +123,11 @@ impl Machine {
             self.permits += 1;
             let entry = Entry { permit: self.permits, slot, cost: wanted.cost, request };
             let (key, number) = (&wanted.key, self.permits);
-            self.keys.grant(key, (number, &limit), adopted, |register| register.take(&limit, now, lead, &entry));
-            self.permit(key, &limit, number, rule)
+            let standing = self.keys.grant(key, (number, &limit), adopted, |register| {
+                register.take(&limit, now, lead, &entry);
+                register.standing(&limit, now)
+            });
+            Permit::new(number, standing, rule)
         });
         let first = permits.next().expect("a request is for one key at least");
         let more = permits.collect();
@@ -131,9 +138,7 @@ impl Machine {
     fn permit(&self, key: &Key, limit: &Limit, number: u64, rule: Option<Arc<Rule>>) -> Permit {
         let fresh = Register::default();
         let register = self.keys.get(key).map_or(&fresh, |state| &state.register);
-        let standing = register.standing(limit, self.now);
-        let (reserved, remaining, reset_after) = (standing.reserved, standing.remaining, standing.reset_after);
-        Permit { number, reserved, remaining, reset_after, rule }
+        Permit::new(number, register.standing(limit, self.now), rule)
     }
 
     /// The outcome of a request whose id is known. If somebody else asks than before, two rely on the permit from now on.

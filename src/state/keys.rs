@@ -65,28 +65,32 @@ impl Keys {
         self.states.get_mut(key.as_str())
     }
 
-    /// Changes the register of `key` by a grant. `adopted` takes its place first, if there is one.
-    pub(super) fn grant(
+    /// Changes the register of `key` by a grant, and says what `enter` says of it. `adopted` takes its place first, if there is one.
+    pub(super) fn grant<R>(
         &mut self,
         key: &Key,
         (permit, limit): (u64, &Limit),
         adopted: Option<Register>,
-        enter: impl FnOnce(&mut Register),
-    ) {
+        enter: impl FnOnce(&mut Register) -> R,
+    ) -> R {
         let shared = self.share(limit);
-        if let Some(state) = self.states.get_mut(key.as_str()) {
+        let expiry = &mut self.expiry;
+        self.states.upsert(key, |known| {
+            let Some(state) = known else {
+                let mut register = adopted.unwrap_or_default();
+                let said = enter(&mut register);
+                let indexed = register.idle_at(&shared);
+                expiry.insert((indexed, key.clone()), ());
+                return (Some(KeyState { register, permit, indexed, limit: shared }), said);
+            };
             if let Some(adopted) = adopted {
                 state.register = adopted;
             }
-            enter(&mut state.register);
+            let said = enter(&mut state.register);
             state.permit = permit;
             state.limit = shared;
-        } else {
-            let mut register = adopted.unwrap_or_default();
-            enter(&mut register);
-            let indexed = register.idle_at(&shared);
-            self.put(key.clone(), KeyState { register, permit, indexed, limit: shared });
-        }
+            (None, said)
+        })
     }
 
     /// Puts a key in its place and into the index, as it is: for new keys and for snapshots.
@@ -119,18 +123,17 @@ impl Keys {
 
     /// Looks at up to `most` keys whose time in the index has come, and forgets those that are idle.
     pub(super) fn forget_idle(&mut self, now: Time, most: usize) {
-        for _ in 0..most {
-            let due = self.expiry.first().filter(|((at, _), ())| *at <= now);
-            let Some(entry) = due.map(|(entry, ())| entry.clone()) else { return };
-            self.expiry.remove(&entry);
-            let (_, key) = entry;
-            match self.states.get_mut(key.as_str()) {
-                Some(state) if state.idle_at() > now => {
+        // One that is indexed anew is due after now: it cannot be among those that are still to be looked at.
+        for ((_, key), ()) in self.expiry.take_first(most, |(at, _)| *at <= now) {
+            let expiry = &mut self.expiry;
+            self.states.retain_one(&key, |state| {
+                let busy = state.idle_at() > now;
+                if busy {
                     state.indexed = state.idle_at();
-                    self.expiry.insert((state.indexed, key), ());
+                    expiry.insert((state.indexed, key.clone()), ());
                 }
-                _ => self.states.remove(key.as_str()),
-            }
+                busy
+            });
         }
     }
 

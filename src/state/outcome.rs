@@ -170,6 +170,14 @@ pub struct Permit {
     pub rule: Option<Arc<Rule>>,
 }
 
+impl Permit {
+    /// A permit of a key that stands so with it.
+    pub(super) fn new(number: u64, standing: Standing, rule: Option<Arc<Rule>>) -> Self {
+        let Standing { reserved, remaining, reset_after, .. } = standing;
+        Self { number, reserved, remaining, reset_after, rule }
+    }
+}
+
 /// One key as it stands, without consuming anything.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyView {

@@ -137,10 +137,8 @@ impl Requests {
 
     /// Forgets up to `most` requests whose time is up.
     pub(super) fn forget_old(&mut self, now: Time, most: usize) {
-        for _ in 0..most {
-            let due = self.order.first().filter(|((at, ..), ())| *at <= now);
-            let Some(id) = due.map(|((.., id), ())| *id) else { return };
-            self.forget(id);
+        for ((.., id), ()) in self.order.take_first(most, |(at, ..)| *at <= now) {
+            self.by_id.remove(&id);
         }
     }
 

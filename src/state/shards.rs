@@ -87,6 +87,21 @@ impl<K: Ord + Clone + Placed, V: Clone> Shards<K, V> {
         }
     }
 
+    /// Changes what is there, or puts in what `change` makes of nothing. What `change` says besides.
+    pub(super) fn upsert<R>(&mut self, name: &K, change: impl FnOnce(Option<&mut V>) -> (Option<V>, R)) -> R {
+        let (is_new, said) = Arc::make_mut(&mut self.pieces[index(name)]).upsert(name, change);
+        self.len += usize::from(is_new);
+        said
+    }
+
+    /// Keeps what is there if `keep` says so, which may change it.
+    pub(super) fn retain_one(&mut self, name: &K, keep: impl FnOnce(&mut V) -> bool) {
+        let piece = Arc::make_mut(&mut self.pieces[index(name)]);
+        if piece.get_mut(name).is_some_and(|value| !keep(value)) && piece.remove(name).is_some() {
+            self.len -= 1;
+        }
+    }
+
     pub(super) fn remove<Q>(&mut self, name: &Q)
     where
         K: Borrow<Q>,

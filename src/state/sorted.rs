@@ -56,15 +56,41 @@ impl<K: Ord, V, const W: usize> Sorted<K, V, W> {
 
     /// Inserts or replaces. What was there before.
     pub(super) fn insert(&mut self, key: K, value: V) -> Option<V> {
-        let (mut row, found) = self.find(&key);
-        let mut at = match found {
-            Ok(at) => return Some(std::mem::replace(&mut self.rows[row][at].1, value)),
-            Err(at) => at,
-        };
+        let (row, found) = self.find(&key);
+        match found {
+            Ok(at) => Some(std::mem::replace(&mut self.rows[row][at].1, value)),
+            Err(at) => {
+                self.place(row, at, key, value);
+                None
+            }
+        }
+    }
+
+    /// Changes what is there, or puts in what `change` makes of nothing. Whether that was new, and what `change` says.
+    pub(super) fn upsert<R>(&mut self, key: &K, change: impl FnOnce(Option<&mut V>) -> (Option<V>, R)) -> (bool, R)
+    where
+        K: Clone,
+    {
+        let (row, found) = self.find(key);
+        match found {
+            Ok(at) => (false, change(Some(&mut self.rows[row][at].1)).1),
+            Err(at) => {
+                let (new, said) = change(None);
+                let is_new = new.is_some();
+                if let Some(value) = new {
+                    self.place(row, at, key.clone(), value);
+                }
+                (is_new, said)
+            }
+        }
+    }
+
+    /// Puts a new item where it belongs.
+    fn place(&mut self, mut row: usize, mut at: usize, key: K, value: V) {
         if self.rows.is_empty() || (at == W && row + 1 == self.rows.len()) {
             // Behind everything, as all do that come in order: the row before it stays full.
             self.rows.push(vec![(key, value)]);
-            return None;
+            return;
         }
         if self.rows[row].len() >= W {
             let upper = self.rows[row].split_off(W / 2);
@@ -79,7 +105,24 @@ impl<K: Ord, V, const W: usize> Sorted<K, V, W> {
             items.reserve_exact((items.len() / ROOM_SHARE).max(ROOM_MIN));
         }
         items.insert(at, (key, value));
-        None
+    }
+
+    /// Takes the first items for as long as they are wanted, `most` of them.
+    pub(super) fn take_first(&mut self, most: usize, wanted: impl Fn(&K) -> bool) -> Vec<(K, V)> {
+        let (mut taken, mut emptied) = (Vec::new(), 0);
+        for row in &mut self.rows {
+            let count = row.iter().take(most - taken.len()).take_while(|(key, _)| wanted(key)).count();
+            if count == row.len() {
+                taken.append(row);
+                emptied += 1;
+                continue;
+            }
+            taken.extend(row.drain(..count));
+            shrink(row);
+            break;
+        }
+        self.rows.drain(..emptied);
+        taken
     }
 
     /// Removes. What was there.
@@ -92,8 +135,8 @@ impl<K: Ord, V, const W: usize> Sorted<K, V, W> {
         let (_, value) = items.remove(at.ok()?);
         if items.is_empty() {
             self.rows.remove(row);
-        } else if items.len() <= items.capacity() / 2 {
-            items.shrink_to(items.len() + items.len() / ROOM_SHARE);
+        } else {
+            shrink(items);
         }
         Some(value)
     }
@@ -107,6 +150,13 @@ impl<K: Ord, V, const W: usize> Sorted<K, V, W> {
         let row = self.rows.partition_point(begins_before).saturating_sub(1);
         let at = self.rows.get(row).map_or(Err(0), |row| row.binary_search_by(|(known, _)| known.borrow().cmp(key)));
         (row, at)
+    }
+}
+
+/// Gives room back that a row has too much of.
+fn shrink<T>(row: &mut Vec<T>) {
+    if row.len() <= row.capacity() / 2 {
+        row.shrink_to(row.len() + row.len() / ROOM_SHARE);
     }
 }
 
@@ -127,13 +177,33 @@ mod tests {
     proptest! {
         /// The standard library's map is the oracle. Rows of four, so that they are begun and left often.
         #[test]
-        fn it_does_what_a_tree_does(steps in prop::collection::vec((any::<bool>(), 0..60_u32, any::<u32>()), 0..400)) {
+        fn it_does_what_a_tree_does(steps in prop::collection::vec((0..10_u32, 0..60_u32, any::<u32>()), 0..400)) {
             let (mut sorted, mut oracle) = (Sorted::<u32, u32, 4>::default(), BTreeMap::new());
-            for (put, key, value) in steps {
-                if put {
-                    prop_assert_eq!(sorted.insert(key, value), oracle.insert(key, value));
-                } else {
-                    prop_assert_eq!(sorted.remove(&key), oracle.remove(&key));
+            for (step, key, value) in steps {
+                match step {
+                    0..4 => prop_assert_eq!(sorted.insert(key, value), oracle.insert(key, value)),
+                    4..7 => prop_assert_eq!(sorted.remove(&key), oracle.remove(&key)),
+                    7 => {
+                        let most = value as usize % 9;
+                        let first: Vec<_> = oracle.range(..key).take(most).map(|(key, value)| (*key, *value)).collect();
+                        first.iter().for_each(|(key, _)| assert!(oracle.remove(key).is_some()));
+                        prop_assert_eq!(sorted.take_first(most, |known| *known < key), first);
+                    }
+                    _ => {
+                        let before = oracle.get(&key).copied();
+                        let put = value.is_multiple_of(2);
+                        let found = sorted.upsert(&key, |known| {
+                            let before = known.as_deref().copied();
+                            known.map_or((put.then_some(value), before), |known| {
+                                *known = value;
+                                (None, before)
+                            })
+                        });
+                        prop_assert_eq!(found, (before.is_none() && put, before));
+                        if before.is_some() || put {
+                            oracle.insert(key, value);
+                        }
+                    }
                 }
                 if let Some(value) = sorted.get_mut(&(key / 2)) {
                     *value ^= 1;
