@@ -42,6 +42,11 @@ impl Deadline {
         self.0.saturating_duration_since(now())
     }
 
+    /// The same in whole milliseconds, as it is told to other nodes.
+    pub fn remaining_ms(&self) -> u64 {
+        u64::try_from(self.remaining().as_millis()).unwrap_or(u64::MAX)
+    }
+
     /// Whether it has passed.
     pub fn passed(&self) -> bool {
         now() >= self.0

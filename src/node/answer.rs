@@ -1,22 +1,29 @@
 //! What a node answers when it is asked as the leader, by itself or by another node.
 
-use super::forward::{Question, Reply, Report};
+use super::forward::{Asked, Question, Reply, Report};
 use super::handle::Shared;
-use super::queue::Decided;
+use super::queue::{Decided, Waiting};
 use super::verdict::{Look, Rules};
 use crate::clock::Deadline;
 use crate::limiter::{Key, Time};
-use crate::state::{Command, Outcome, Withdraw};
+use crate::state::{Acquire, Command, Outcome, Withdraw};
 use std::time::Duration;
+
+/// A command that was put to the cluster, or why it was not.
+enum Put {
+    Waits(Waiting, Frees),
+    Refused,
+}
+
+fn after(ms: u64) -> Deadline {
+    Deadline::after(Duration::from_millis(ms))
+}
 
 impl Shared {
     /// Answers a question of another node, or of this one.
     pub(super) async fn answer(&self, question: Question) -> Reply {
-        let after = |ms| Deadline::after(Duration::from_millis(ms));
         match question {
-            Question::Decide { command, queued_ms, within_ms } => {
-                self.decide_here(command, after(queued_ms), after(within_ms)).await
-            }
+            Question::Decide(asked) => Reply::Several(self.decide_all(asked).await),
             Question::Wait { acquire, waited_ms, wait_ms } => {
                 self.waitroom.wait(acquire, Duration::from_millis(waited_ms), wait_ms.map(after)).await
             }
@@ -34,8 +41,31 @@ impl Shared {
         }
     }
 
-    async fn decide_here(&self, mut command: Command, queued_until: Deadline, deadline: Deadline) -> Reply {
-        // Those who stand in line came first: what is free is theirs. Only a retry of what was granted before passes them.
+    /// All of them are put to the cluster before the first is waited for, so that they ride in one entry.
+    async fn decide_all(&self, asked: Vec<Asked>) -> Vec<Reply> {
+        let put: Vec<_> = asked
+            .into_iter()
+            .map(|Asked { command, queued_ms, within_ms }| {
+                let (command, behind) = self.line_up(command);
+                (self.put(command), behind, after(queued_ms), after(within_ms))
+            })
+            .collect();
+        let mut replies = Vec::with_capacity(put.len());
+        for (put, behind, queued_until, deadline) in put {
+            replies.push(self.decided(put, behind, queued_until, deadline).await);
+        }
+        replies
+    }
+
+    /// Decides one command as the leader.
+    pub(super) async fn decide_here(&self, command: Command, queued_until: Deadline, deadline: Deadline) -> Reply {
+        let (command, behind) = self.line_up(command);
+        self.decided(self.put(command), behind, queued_until, deadline).await
+    }
+
+    /// Those who stand in line came first: what is free is theirs. Only a retry of what was granted before passes them; then
+    /// this has the request as it was asked.
+    fn line_up(&self, mut command: Command) -> (Command, Option<Acquire>) {
         let behind = match &mut command {
             Command::Acquire(acquire) if self.waitroom.is_blocked(&acquire.first.key) && acquire.more.is_empty() => {
                 let asked = acquire.clone();
@@ -44,21 +74,29 @@ impl Shared {
             }
             _ => None,
         };
-        match (self.put(command, queued_until, deadline).await, behind) {
+        (command, behind)
+    }
+
+    async fn decided(&self, put: Put, behind: Option<Acquire>, queued_until: Deadline, deadline: Deadline) -> Reply {
+        match (self.outcome(put, queued_until, deadline).await, behind) {
             (Reply::Decided(verdict), Some(asked)) if verdict.outcome == Outcome::Skipped => {
                 match self.waitroom.refusal_of(&asked.first.key) {
                     Some(refusal) => Reply::Decided(refusal),
                     // The line has gone meanwhile.
-                    None => self.put(Command::Acquire(asked), queued_until, deadline).await,
+                    None => self.outcome(self.put(Command::Acquire(asked)), queued_until, deadline).await,
                 }
             }
             (reply, _) => reply,
         }
     }
 
-    async fn put(&self, command: Command, queued_until: Deadline, deadline: Deadline) -> Reply {
+    fn put(&self, command: Command) -> Put {
         let frees = Frees::of(&command);
-        let Some(waiting) = self.proposer.submit(command) else { return Reply::Overloaded };
+        self.proposer.submit(command).map_or(Put::Refused, |waiting| Put::Waits(waiting, frees))
+    }
+
+    async fn outcome(&self, put: Put, queued_until: Deadline, deadline: Deadline) -> Reply {
+        let Put::Waits(waiting, frees) = put else { return Reply::Overloaded };
         match waiting.until(queued_until, deadline).await {
             Decided::Verdict(verdict) => {
                 self.stir(&frees, &verdict.outcome);

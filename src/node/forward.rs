@@ -12,12 +12,8 @@ use serde::{Deserialize, Serialize};
 /// A question to another node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Question {
-    /// A request that has not left the leader's queue after `queued_ms` is not worth waiting for.
-    Decide {
-        command: Command,
-        queued_ms: u64,
-        within_ms: u64,
-    },
+    /// Decide all of these; each is answered as if it had come alone, in this order.
+    Decide(Vec<Asked>),
     /// Waits in line until there is a place, `wait_ms` at most; for ever if that is absent. It has waited elsewhere before.
     Wait {
         acquire: Acquire,
@@ -48,10 +44,21 @@ pub(super) enum Question {
     },
 }
 
+/// One command to decide.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Asked {
+    pub(super) command: Command,
+    /// One that has not left the leader's queue after this is not worth waiting for.
+    pub(super) queued_ms: u64,
+    pub(super) within_ms: u64,
+}
+
 /// Its answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Reply {
     Decided(Verdict),
+    /// One for each command that was asked about.
+    Several(Vec<Reply>),
     Looked(Look),
     Rules(Rules),
     Report(Report),

@@ -1,11 +1,12 @@
 //! What the rest of the program holds of a running node: cheap to clone, safe to share.
 
 use super::forward::Reply;
+use super::forwarder::Forwarder;
 use super::held::{Held, Leaving};
 use super::membership::{Change, Changed, Obstacle};
 use super::proposer::Proposer;
 use super::reach::Reach;
-use super::search::{Attempt, Search, Task};
+use super::search::{Attempt, Inquiry, Search, Task};
 use super::verdict::{Failure, Look, Refusal, Rules, Verdict};
 use super::views::{ClusterView, DigestView, MemberView, Readiness};
 use super::waitroom::Waitroom;
@@ -36,6 +37,7 @@ pub(super) struct Shared {
     pub(super) me: u64,
     pub(super) consensus: Arc<Consensus>,
     pub(super) proposer: Arc<Proposer>,
+    pub(super) forwarder: Forwarder,
     pub(super) waitroom: Arc<Waitroom>,
     pub(super) reach: Arc<Reach>,
     pub(super) request_timeout: Duration,
@@ -92,7 +94,7 @@ impl Handle {
 
     /// Looks at a key without consuming anything; linearizable. Says where in line the request `waiter` stands.
     pub async fn look(&self, key: Key, waiter: Option<u128>) -> Result<Look, Failure> {
-        match self.read(&Task::Look(&key, waiter)).await? {
+        match self.read(&Task::Ask(Inquiry::Look(&key, waiter))).await? {
             Reply::Looked(look) => Ok(look),
             _ => Err(another_question()),
         }
@@ -100,7 +102,7 @@ impl Handle {
 
     /// Looks at all stored rules, or at one; linearizable.
     pub async fn rules(&self, name: Option<&str>) -> Result<Rules, Failure> {
-        match self.read(&Task::Rules(name)).await? {
+        match self.read(&Task::Ask(Inquiry::Rules(name))).await? {
             Reply::Rules(rules) => Ok(rules),
             _ => Err(another_question()),
         }
@@ -123,7 +125,7 @@ impl Handle {
                 return Ok(Changed::Leads { leader, term: self.shared.consensus.status().borrow().term });
             }
             let before = leader();
-            match search.attempt(&Task::Change(change), deadline).await {
+            match search.attempt(&Task::Ask(Inquiry::Change(change)), deadline).await {
                 // It may be the first attempt that is under way.
                 Attempt::Done(Reply::Changed(Changed::Refused(Obstacle::Conflict, detail))) if doubt.is_some() => {
                     search.failed(Refusal::NoLeader, detail);

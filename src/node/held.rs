@@ -6,7 +6,7 @@
 
 use super::forward::Reply;
 use super::handle::Handle;
-use super::search::{Attempt, Search, Task};
+use super::search::{Attempt, Inquiry, Search, Task};
 use super::verdict::{Failure, Refusal, Verdict};
 use crate::clock::{Deadline, Stopwatch};
 use crate::limiter::Span;
@@ -95,7 +95,7 @@ async fn in_line(
         let asked = Stopwatch::start();
         let asked_max = Deadline::after(ASKED_MAX);
         let deadline = given_up.map_or(asked_max, |given_up| given_up.min(asked_max));
-        match search.attempt(&Task::Wait(acquire, since, until), deadline).await {
+        match search.attempt(&Task::Ask(Inquiry::Wait(acquire, since, until)), deadline).await {
             Attempt::Done(Reply::Decided(verdict)) => {
                 return Ok((verdict, doubt));
             }
@@ -172,7 +172,7 @@ async fn leave(handle: &Handle, withdraw: &Withdraw, within: Duration) -> bool {
     loop {
         let deadline = Deadline::after(handle.shared.request_timeout.min(all.remaining()));
         let search = Search::new(&handle.shared);
-        if let Attempt::Done(_) = search.attempt(&Task::Leave(withdraw), deadline).await {
+        if let Attempt::Done(_) = search.attempt(&Task::Ask(Inquiry::Leave(withdraw)), deadline).await {
             return true;
         }
         if all.remaining() < LEAVE_PAUSE || handle.shared.is_closed() {

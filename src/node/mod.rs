@@ -10,6 +10,7 @@
 
 mod answer;
 mod forward;
+mod forwarder;
 mod handle;
 mod held;
 mod membership;

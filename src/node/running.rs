@@ -1,6 +1,7 @@
 //! Starting and stopping a node.
 
 use super::forward::{Question, Reply};
+use super::forwarder::Forwarder;
 use super::handle::{Handle, Shared};
 use super::options::Options;
 use super::proposer::Proposer;
@@ -56,6 +57,7 @@ pub async fn start_in(options: &Options, surroundings: Surroundings) -> Result<N
         me: options.id,
         waitroom: Waitroom::new(Arc::clone(&proposer)),
         proposer,
+        forwarder: Forwarder::start(&consensus),
         reach: Reach::start(options.id, &consensus),
         request_timeout: options.request_timeout(),
         changing: tokio::sync::Mutex::new(()),

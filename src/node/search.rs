@@ -24,6 +24,11 @@ const RETRY_AFTER: Span = Span::from_millis(500);
 /// What is asked of the leader.
 pub(super) enum Task<'a> {
     Decide(&'a Command),
+    Ask(Inquiry<'a>),
+}
+
+/// What is asked beside decisions.
+pub(super) enum Inquiry<'a> {
     /// Since when it waits, and until when; for ever if that is absent.
     Wait(&'a Acquire, Stopwatch, Option<Deadline>),
     Leave(&'a Withdraw),
@@ -32,16 +37,14 @@ pub(super) enum Task<'a> {
     Change(&'a Change),
 }
 
-impl Task<'_> {
-    fn question(&self, queued_until: Deadline, deadline: Deadline) -> Question {
-        let within_ms = millis(deadline);
+impl Inquiry<'_> {
+    fn question(&self, deadline: Deadline) -> Question {
+        let within_ms = deadline.remaining_ms();
         match self {
-            Self::Decide(command) => {
-                Question::Decide { command: (*command).clone(), queued_ms: millis(queued_until), within_ms }
-            }
             Self::Wait(acquire, since, until) => {
                 let waited_ms = u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX);
-                Question::Wait { acquire: (*acquire).clone(), waited_ms, wait_ms: until.map(millis) }
+                let wait_ms = until.map(|until| until.remaining_ms());
+                Question::Wait { acquire: (*acquire).clone(), waited_ms, wait_ms }
             }
             Self::Leave(withdraw) => Question::Leave { withdraw: (*withdraw).clone(), within_ms },
             Self::Look(key, waiter) => Question::Look { key: (*key).clone(), waiter: *waiter, within_ms },
@@ -126,15 +129,17 @@ impl Search {
         if self.shared.is_closed() {
             return Attempt::GiveUp(Refusal::ShuttingDown, "this node is going down".to_owned());
         }
-        let question = task.question(self.until, deadline);
-        let reply = match self.leader() {
-            Leader::Other(_) if planted::is(Bug::FollowerDecides) => self.decide_alone(task),
-            Leader::Me => self.shared.answer(question).await,
-            Leader::Other(node) => match self.ask(node, &question, deadline).await {
+        let reply = match (self.leader(), task) {
+            (Leader::Other(_), task) if planted::is(Bug::FollowerDecides) => self.decide_alone(task),
+            (Leader::Me, Task::Decide(command)) => {
+                self.shared.decide_here((*command).clone(), self.until, deadline).await
+            }
+            (Leader::Me, Task::Ask(inquiry)) => self.shared.answer(inquiry.question(deadline)).await,
+            (Leader::Other(node), task) => match self.ask(node, task, deadline).await {
                 Ok(reply) => reply,
                 Err(attempt) => return attempt,
             },
-            Leader::None(refusal, detail) => return Attempt::Again(refusal, detail),
+            (Leader::None(refusal, detail), _) => return Attempt::Again(refusal, detail),
         };
         match reply {
             Reply::NotLeading => Attempt::Again(Refusal::NoLeader, "leadership is changing hands".to_owned()),
@@ -150,24 +155,37 @@ impl Search {
     }
 
     /// Asks the leader, over the connection between peers.
-    async fn ask(&self, leader: u64, question: &Question, deadline: Deadline) -> Result<Reply, Attempt> {
+    async fn ask(&self, leader: u64, task: &Task<'_>, deadline: Deadline) -> Result<Reply, Attempt> {
         let mut status = self.shared.consensus.status();
         let answer = tokio::select! {
             biased;
-            answer = self.shared.consensus.forward(leader, raft::encode(question).into(), deadline.remaining()) => answer,
+            answer = self.forward(leader, task, deadline) => answer,
             // It may be frozen: whoever leads now is the one to ask, for those who may ask again.
             Ok(_) = status.wait_for(|now| now.leading.is_some() || now.leader.is_some_and(|known| known != leader)) => {
                 Err(CallError::Lost("another node leads by now".to_owned()))
             }
         };
         match answer {
-            Ok(bytes) => raft::decode(&bytes).map_err(|error| Attempt::Unknown(error.to_string())),
+            Ok(reply) => Ok(reply),
             Err(CallError::NotSent(why)) => Err(Attempt::Again(
                 self.no_leader_kind(),
                 format!("the leader, node {leader}, cannot be reached: {why}"),
             )),
             Err(error @ (CallError::Lost(_) | CallError::Failed(_))) => {
                 Err(Attempt::Unknown(format!("the leader, node {leader}, did not answer: {error}")))
+            }
+        }
+    }
+
+    async fn forward(&self, leader: u64, task: &Task<'_>, deadline: Deadline) -> Result<Reply, CallError> {
+        match task {
+            Task::Decide(command) => {
+                self.shared.forwarder.decide(leader, (*command).clone(), (self.until, deadline)).await
+            }
+            Task::Ask(inquiry) => {
+                let question = raft::encode(&inquiry.question(deadline)).into();
+                let answer = self.shared.consensus.forward(leader, question, deadline.remaining()).await?;
+                raft::decode(&answer).map_err(|error| CallError::Lost(error.to_string()))
             }
         }
     }
@@ -180,8 +198,7 @@ impl Search {
     }
 
     fn leader(&self) -> Leader {
-        let status = self.shared.consensus.status();
-        let status = status.borrow();
+        let status = self.status.borrow();
         match (status.leading, status.leader) {
             (Some(_), _) => Leader::Me,
             (None, Some(node)) if node != self.shared.me => Leader::Other(node),
@@ -193,8 +210,4 @@ impl Search {
     fn no_leader_kind(&self) -> Refusal {
         if self.shared.reaches_majority() { Refusal::NoLeader } else { Refusal::NoQuorum }
     }
-}
-
-fn millis(deadline: Deadline) -> u64 {
-    u64::try_from(deadline.remaining().as_millis()).unwrap_or(u64::MAX)
 }
