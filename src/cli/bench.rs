@@ -40,6 +40,9 @@ pub(super) struct Args {
     /// How many different keys
     #[arg(long, value_name = "COUNT", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     keys: u64,
+    /// Ask once for every key before measuring; with a slow --limit all of them are in memory then
+    #[arg(long, conflicts_with = "compare")]
+    fill: bool,
     /// How many of a hundred requests go to one and the same key
     #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=100))]
     hot: u64,
@@ -109,6 +112,10 @@ fn measure(plan: Plan, args: &Args, output: Output) -> Result<(), Failure> {
     let addresses = args.nodes.iter().map(|url| address(url)).collect::<Result<Vec<_>, _>>()?;
     let plan = Plan { addresses, ..plan };
     let mut progress = Progress::on_stderr();
+    if args.fill {
+        let filled = bench::fill(&plan, &mut |keys| progress.now(&format!("{keys:>11} of {} keys", plan.keys)));
+        filled.map_err(|error| Failure::error(format!("cannot fill {}: {error}", args.nodes.join(", "))))?;
+    }
     let all = plan.warm_up + plan.duration;
     let measured = bench::measure(&plan, &mut |elapsed, decided| {
         progress.now(&format!("{:>4} s of {}  {decided:>10} decisions", elapsed.as_secs(), all.as_secs()));
@@ -149,14 +156,18 @@ fn address(url: &str) -> Result<SocketAddr, Failure> {
 }
 
 /// The hidden command: says where it listens, and ends with its stdin.
-pub(super) async fn ceiling() -> Result<(), Failure> {
-    let listening = TcpListener::bind("127.0.0.1:0").await.and_then(|listener| Ok((listener.local_addr()?, listener)));
-    let (address, listener) = listening.map_err(|error| Failure::error(format!("cannot listen: {error}")))?;
-    output::line(&address.to_string())?;
-    http::serve_ceiling(listener, http::Options::default(), async {
-        // A reader that is gone means the same as one that read the end.
-        let _ = stdin::ends().await;
+pub(super) fn ceiling() -> Result<(), Failure> {
+    let cannot = |error: std::io::Error| Failure::error(format!("cannot listen: {error}"));
+    let crew = http::Crew::start(super::threads(0) - 1).map_err(cannot)?;
+    super::engine_runtime()?.block_on(async {
+        let listener = TcpListener::bind("127.0.0.1:0").await.map_err(cannot)?;
+        output::line(&listener.local_addr().map_err(cannot)?.to_string())?;
+        let options = http::Options { crew: crew.handles(), ..http::Options::default() };
+        // On a thread of the runtime, as in a node.
+        let served = tokio::spawn(http::serve_ceiling(listener, options, async {
+            // A reader that is gone means the same as one that read the end.
+            let _ = stdin::ends().await;
+        }));
+        served.await.map_err(|error| Failure::error(format!("the server failed: {error}")))
     })
-    .await;
-    Ok(())
 }

@@ -116,7 +116,7 @@ pub fn main() -> ExitCode {
             runtime(false).and_then(|runtime| runtime.block_on(cluster::run(&command, output)))
         }
         Command::Bench(args) => bench::run(&args, output),
-        Command::BenchCeiling => runtime(true).and_then(|runtime| runtime.block_on(bench::ceiling())),
+        Command::BenchCeiling => bench::ceiling(),
         Command::Chaos(args) => runtime(true).and_then(|runtime| runtime.block_on(chaos::run(&args, output))),
         Command::ChaosWorker(args) => runtime(false).and_then(|runtime| runtime.block_on(chaos::work(args))),
         Command::ChaosTarget(args) => chaos::target(&args),
@@ -127,6 +127,15 @@ pub fn main() -> ExitCode {
     ExitCode::from(exit.code())
 }
 
+/// What a node's engine runs on: one thread. It is the work-stealing runtime all the same, because that one runs next what was woken
+/// last: a message passes through a dozen tasks, and would wait at each of them for all connections that are ready, half the
+/// throughput (docs/adr/0018). Further threads serve connections only.
+fn engine_runtime() -> Result<tokio::runtime::Runtime, Failure> {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    builder.worker_threads(1);
+    built(builder)
+}
+
 /// One thread is plenty for a question.
 fn runtime(many: bool) -> Result<tokio::runtime::Runtime, Failure> {
     let builder =
@@ -134,13 +143,9 @@ fn runtime(many: bool) -> Result<tokio::runtime::Runtime, Failure> {
     built(builder)
 }
 
-/// A node says how many threads it wants; with zero, as many as the machine has cores.
-fn runtime_of(threads: usize) -> Result<tokio::runtime::Runtime, Failure> {
-    let mut builder = tokio::runtime::Builder::new_multi_thread();
-    if threads > 0 {
-        builder.worker_threads(threads);
-    }
-    built(builder)
+/// How many threads a node has: as many as were asked for, or as the machine has cores.
+fn threads(wanted: usize) -> usize {
+    if wanted > 0 { wanted } else { std::thread::available_parallelism().map_or(1, std::num::NonZero::get) }
 }
 
 fn built(mut builder: tokio::runtime::Builder) -> Result<tokio::runtime::Runtime, Failure> {

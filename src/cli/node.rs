@@ -11,6 +11,7 @@ use super::settings::Settings;
 use super::stdin;
 use crate::config::Config;
 use crate::history::{self, Audit, History, feed};
+use crate::http::Crew;
 use crate::limiter::Time;
 use crate::limits::HISTORY_OPEN_MS_MAX;
 use crate::node::Observer;
@@ -22,6 +23,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
+use tokio::runtime::Handle;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -51,14 +53,16 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
     let config = Config::read(&layers)?;
     telemetry::init(&config.log, config.log_format).map_err(|error| Failure::error(error.to_string()))?;
-    let runtime = super::runtime_of(config.threads)?;
-    let done = runtime.block_on(serve(&config, args.stop_with_stdin));
+    let runtime = super::engine_runtime()?;
+    let crew = Crew::start(super::threads(config.threads) - 1);
+    let crew = crew.map_err(|error| Failure::error(format!("cannot start threads: {error}")))?;
+    let done = runtime.block_on(serve(&config, args.stop_with_stdin, crew.handles()));
     // Whatever still runs has been told to stop and given its time.
     runtime.shutdown_timeout(Duration::from_secs(1));
     done
 }
 
-async fn serve(config: &Config, stop_with_stdin: bool) -> Result<(), Failure> {
+async fn serve(config: &Config, stop_with_stdin: bool, crew: Vec<Handle>) -> Result<(), Failure> {
     let metrics = metric_names::install().map_err(|error| Failure::error(format!("cannot record metrics: {error}")))?;
     let mut stop = Stop::new(stop_with_stdin)?;
     allow_connections(config.connections_max);
@@ -87,7 +91,7 @@ async fn serve(config: &Config, stop_with_stdin: bool) -> Result<(), Failure> {
     let node = started.map_err(|error| Failure::error(error.to_string()))?;
 
     let (stop_http, http_stops) = oneshot::channel::<()>();
-    let http_options = http_options(config, metrics, history.clone());
+    let http_options = http::Options { crew, ..http_options(config, metrics, history.clone()) };
     let mut server = tokio::spawn(http::serve(listener, node.handle(), http_options, async {
         // A sender that is gone means the same as one that sent.
         let _ = http_stops.await;

@@ -155,7 +155,7 @@ fn wanted(place: &str, part: &PartRequest) -> Result<Wanted, Refused> {
         return Err(refused(Code::Never, detail));
     }
     // Whether the limit could ever grant this is for the cluster to say: a stored policy may have another one.
-    let limit = part.limit.as_ref().map(|said| limit::read(&format!("{place}limit"), said)).transpose()?;
+    let limit = part.limit.as_ref().map(|said| limit::read(format_args!("{place}limit"), said)).transpose()?;
     Ok(Wanted { key, limit, cost })
 }
 

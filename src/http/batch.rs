@@ -190,7 +190,7 @@ fn respond_to(
         }
         answers.push(answer);
     }
-    respond::json(&results(answers, problems))
+    respond::json_of_many(batch.len(), &results(answers, problems))
 }
 
 #[cfg(test)]

@@ -7,14 +7,15 @@ use crate::limiter::{
     Bucket, Concurrency, Limit, LimitError, Ramp, Rate, RateError, Spacing, Span, Window, parse_duration,
 };
 use crate::limits::{LEASE_NS_DEFAULT, MAX_RESERVED_DEFAULT, MAX_RESERVED_MAX};
+use std::fmt;
 
 /// What a limit on the wire means, exactly as `POST /acquire` reads it; else the problem it is answered with.
 pub fn limit_of(said: &api::Limit) -> Result<Limit, Box<Problem>> {
-    read("limit", said)
+    read(format_args!("limit"), said)
 }
 
 /// Understands a limit that stands at `place` of a request.
-pub(super) fn read(place: &str, said: &api::Limit) -> Result<Limit, Refused> {
+pub(super) fn read(place: fmt::Arguments<'_>, said: &api::Limit) -> Result<Limit, Refused> {
     let limit = match said {
         api::Limit::Text(text) => {
             let rate: Rate = text.parse().map_err(|error| bad_text(place, &error))?;
@@ -25,19 +26,19 @@ pub(super) fn read(place: &str, said: &api::Limit) -> Result<Limit, Refused> {
     limit.map_err(|error| absurd(place, &error))
 }
 
-fn absurd(place: &str, error: &LimitError) -> Refused {
+fn absurd(place: fmt::Arguments<'_>, error: &LimitError) -> Refused {
     let code = if error.is_syntax() { Code::BadRequest } else { Code::Never };
     refused(code, format!("{place}: {error}"))
 }
 
-fn bad_text(place: &str, error: &RateError) -> Refused {
+fn bad_text(place: fmt::Arguments<'_>, error: &RateError) -> Refused {
     let syntax = matches!(error, RateError::Syntax { .. } | RateError::TooLong(_));
     refused(if syntax { Code::BadRequest } else { Code::Never }, format!("{place}: {error}"))
 }
 
 /// Reads the members of one limit.
 struct Reader<'a> {
-    place: &'a str,
+    place: fmt::Arguments<'a>,
     members: &'a LimitMembers,
 }
 
@@ -131,7 +132,7 @@ impl Reader<'_> {
     fn rate(&self) -> Result<Rate, Refused> {
         let kind = word(self.members.kind.unwrap_or(Kind::Spacing));
         let text = self.members.rate.as_deref().ok_or_else(|| self.missing("rate", kind))?;
-        text.parse().map_err(|error| bad_text(&format!("{}.rate", self.place), &error))
+        text.parse().map_err(|error| bad_text(format_args!("{}.rate", self.place), &error))
     }
 
     fn start_window(&self) -> Result<Span, Refused> {
@@ -139,8 +140,8 @@ impl Reader<'_> {
     }
 
     fn duration(&self, member: &str, text: Option<&str>) -> Result<Option<Span>, Refused> {
-        let place = || format!("{}.{member}", self.place);
-        text.map(|text| parse_duration(text).map_err(|error| bad_text(&place(), &error))).transpose()
+        let wrong = |error| bad_text(format_args!("{}.{member}", self.place), &error);
+        text.map(|text| parse_duration(text).map_err(wrong)).transpose()
     }
 
     fn max_reserved(&self, default: u32) -> Result<u32, Refused> {
@@ -153,9 +154,9 @@ impl Reader<'_> {
 
     fn ramp(&self) -> Result<Option<Ramp>, Refused> {
         let Some(ramp) = &self.members.ramp else { return Ok(None) };
-        let from = ramp.from.parse().map_err(|error| bad_text(&format!("{}.ramp.from", self.place), &error))?;
+        let from = ramp.from.parse().map_err(|error| bad_text(format_args!("{}.ramp.from", self.place), &error))?;
         let over =
-            parse_duration(&ramp.over).map_err(|error| bad_text(&format!("{}.ramp.over", self.place), &error))?;
+            parse_duration(&ramp.over).map_err(|error| bad_text(format_args!("{}.ramp.over", self.place), &error))?;
         Ok(Some(Ramp { from, over }))
     }
 }
@@ -222,7 +223,7 @@ mod tests {
 
     fn understood(text: &str) -> Result<Limit, String> {
         let said: api::Limit = serde_json::from_str(text).unwrap();
-        read("limit", &said).map_err(|problem| format!("{}: {}", problem.code, problem.detail))
+        read(format_args!("limit"), &said).map_err(|problem| format!("{}: {}", problem.code, problem.detail))
     }
 
     #[test]

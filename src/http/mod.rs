@@ -9,7 +9,7 @@
 //!
 //! Not here: what is granted (`limiter/`, `state/`), who leads (`node/`), how things look in JSON (`api/`).
 //!
-//! The way of a request: `server.rs` accepts, `guard.rs` bounds the connection, `shell.rs` surrounds every answer
+//! The way of a request: `server.rs` accepts and puts the connection on a thread of the `crew.rs`, `guard.rs` bounds the connection, `shell.rs` surrounds every answer
 //! (panics, headers, counting), `route.rs` finds the file with the handler, `upstream.rs` is the node behind it.
 
 mod acquire;
@@ -21,6 +21,7 @@ mod batch;
 mod body;
 mod ceiling;
 mod cluster;
+mod crew;
 mod digest;
 mod guard;
 mod history;
@@ -48,6 +49,7 @@ mod socket;
 mod upstream;
 mod utc;
 
+pub use crew::Crew;
 pub use limit::limit_of;
 pub use openapi::document;
 pub use options::Options;

@@ -4,6 +4,7 @@ use crate::history::History;
 use crate::limits::{BODY_TIMEOUT_MS, CONNECTIONS_DEFAULT, HEADER_TIMEOUT_MS, REQUEST_TIMEOUT_MS};
 use metrics_exporter_prometheus::PrometheusHandle;
 use std::time::Duration;
+use tokio::runtime::Handle;
 
 /// The bounds of the client listener. Sizes are fixed in [`crate::limits`]; times differ in tests.
 #[derive(Debug, Clone)]
@@ -28,6 +29,8 @@ pub struct Options {
     pub metrics: Option<PrometheusHandle>,
     /// What this node remembers; without it the routes that show it are `history_unavailable`.
     pub history: Option<History>,
+    /// Where connections are served in turn, beside the runtime that accepts them.
+    pub crew: Vec<Handle>,
 }
 
 impl Default for Options {
@@ -42,6 +45,7 @@ impl Default for Options {
             shutdown_grace: Duration::from_millis(REQUEST_TIMEOUT_MS + 2_000),
             metrics: None,
             history: None,
+            crew: Vec::new(),
         }
     }
 }

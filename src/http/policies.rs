@@ -243,7 +243,7 @@ fn name(uri: &Uri) -> Result<Arc<str>, Refused> {
 fn policy(bytes: &[u8]) -> Result<Policy, Refused> {
     let request: PolicyRequest = ask::parse(bytes, "a `match` and a `limit`")?;
     let pattern = Pattern::new(&request.pattern).map_err(|error| bad_request(format!("match: {error}")))?;
-    let limit = limit::read("limit", &request.limit)?;
+    let limit = limit::read(format_args!("limit"), &request.limit)?;
     let member = |word: &str| Member::ALL.into_iter().find(|member| member.as_str() == word);
     let overrides = request.overrides.iter().filter_map(|said| member(said.as_str()));
     Ok(Policy { pattern, limit, overrides: overrides.fold(Overrides::NONE, Overrides::with) })

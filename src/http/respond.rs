@@ -11,6 +11,9 @@ use std::borrow::Cow;
 /// Longest text of a client's that an answer repeats, in bytes.
 const ECHO_BYTES_MAX: usize = 256;
 
+/// Room for an answer; few are longer.
+const ANSWER_BYTES: usize = 320;
+
 /// What a client sent, cut to a length that may be repeated in an answer.
 pub(super) fn shortened(text: &str) -> Cow<'_, str> {
     if text.len() <= ECHO_BYTES_MAX {
@@ -23,6 +26,11 @@ pub(super) fn shortened(text: &str) -> Cow<'_, str> {
 /// A success.
 pub(super) fn json(body: &impl Serialize) -> Response {
     with_json(StatusCode::OK, HeaderValue::from_static("application/json"), body)
+}
+
+/// The same for an answer of `parts` that are as long as other answers.
+pub(super) fn json_of_many(parts: usize, body: &impl Serialize) -> Response {
+    sized_json(parts * ANSWER_BYTES, StatusCode::OK, HeaderValue::from_static("application/json"), body)
 }
 
 /// The same under another status.
@@ -54,7 +62,11 @@ pub(super) fn with_body(status: StatusCode, content_type: HeaderValue, body: Bod
 }
 
 fn with_json(status: StatusCode, content_type: HeaderValue, body: &impl Serialize) -> Response {
-    let mut bytes = Vec::with_capacity(320);
+    sized_json(ANSWER_BYTES, status, content_type, body)
+}
+
+fn sized_json(about: usize, status: StatusCode, content_type: HeaderValue, body: &impl Serialize) -> Response {
+    let mut bytes = Vec::with_capacity(about);
     match serde_json::to_writer(&mut bytes, body) {
         Ok(()) => with_body(status, content_type, Body::from(bytes)),
         Err(error) => {

@@ -82,6 +82,8 @@ struct Server {
     tasks: JoinSet<()>,
     /// Becomes true when connections should end after the request they are at.
     stopping: watch::Sender<bool>,
+    /// Which thread gets the next connection; zero is this one.
+    turn: usize,
 }
 
 impl Server {
@@ -95,6 +97,7 @@ impl Server {
             rejections: Arc::new(Semaphore::new(REJECTIONS_MAX)),
             tasks: JoinSet::new(),
             stopping: watch::Sender::new(false),
+            turn: 0,
         }
     }
 
@@ -113,12 +116,29 @@ impl Server {
         match Arc::clone(&self.places).try_acquire_owned() {
             Ok(place) => {
                 let open = Open::new(self.app.meters.connections.clone(), place);
-                let connection =
-                    connection(socket, Arc::clone(&self.app), self.router.clone(), self.stopping.subscribe(), open);
-                self.tasks.spawn(connection);
+                self.put(socket, open);
             }
             Err(_full) => self.turn_away(socket),
         }
+    }
+
+    /// Puts a connection on the thread whose turn it is.
+    fn put(&mut self, socket: TcpStream, open: Open) {
+        let (app, router, stopping) = (Arc::clone(&self.app), self.router.clone(), self.stopping.subscribe());
+        let crew = &self.app.options.crew;
+        self.turn = (self.turn + 1) % (crew.len() + 1);
+        let Some(thread) = self.turn.checked_sub(1).and_then(|at| crew.get(at)) else {
+            self.tasks.spawn(connection(socket, app, router, stopping, open));
+            return;
+        };
+        let moved = async move {
+            // Its readiness is told by the runtime of that thread from now on.
+            match socket.into_std().and_then(TcpStream::from_std) {
+                Ok(socket) => connection(socket, app, router, stopping, open).await,
+                Err(error) => tracing::debug!(%error, "a connection broke before it began"),
+            }
+        };
+        self.tasks.spawn_on(moved, thread);
     }
 
     fn turn_away(&mut self, socket: TcpStream) {

@@ -22,6 +22,11 @@ pub fn seed_engines(seed: Option<u64>) {
     SEED.set(seed);
 }
 
+/// Whether what happens on this thread has to follow from a seed.
+pub(super) fn is_simulated() -> bool {
+    SEED.get().is_some()
+}
+
 /// Tokio with a seed.
 #[derive(Debug)]
 pub struct EngineRuntime(TokioRuntime);
