@@ -11,6 +11,7 @@ that counts. Each point is a cluster of its own, at its leader, closed loop.
 
 import argparse
 import json
+import os
 import pathlib
 import shutil
 import subprocess
@@ -24,8 +25,11 @@ USUAL = {"nodes": 3, "connections": 64, "keys": 10_000}
 SERIES = {
     "nodes": [1, 3, 5, 7],
     "connections": [1, 4, 16, 64, 256, 1_024],
-    "keys": [1, 1_000, 10_000, 100_000],
+    "keys": [1, 1_000, 10_000, 100_000, 1_000_000, 10_000_000],
 }
+# From so many keys on, all are in memory at once: each is asked for once, under a limit so slow that none is forgotten.
+HELD_FROM = 100_000
+HELD = {"fill": None, "limit": "1/1h"}
 
 
 class Cluster:
@@ -62,10 +66,18 @@ class Cluster:
         self.process.stdout.close()
 
     def bench(self, seconds, **options):
-        flags = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-        command = [self.binary, "--json", "bench", "--nodes", self.leader, "--for", f"{seconds}s", *flags]
-        done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+        done = subprocess.run(self.load(seconds, options), stdout=subprocess.PIPE, check=True)
         return json.loads(done.stdout)
+
+    def bench_in_background(self, seconds, **options):
+        return subprocess.Popen(self.load(seconds, options), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def load(self, seconds, options):
+        """The command; an option without a value is a flag."""
+        flags = []
+        for name, value in options.items():
+            flags += [f"--{name}"] if value is None else [f"--{name}", str(value)]
+        return [self.binary, "--json", "bench", "--nodes", self.leader, "--for", f"{seconds}s", *flags]
 
 
 def measure(binary, seconds, names):
@@ -74,6 +86,9 @@ def measure(binary, seconds, names):
         results[name] = []
         for value in SERIES[name]:
             case = {**USUAL, name: value}
+            if case["keys"] >= HELD_FROM:
+                case.update(HELD)
+                os.environ["QUORATE_KEYS_MAX"] = str(case["keys"] + 1_000)
             print(f"{name} {value:,}", file=sys.stderr)
             with Cluster(binary, case.pop("nodes")) as cluster:
                 found = cluster.bench(seconds, **case)

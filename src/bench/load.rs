@@ -2,6 +2,7 @@
 
 use super::dialect::Answer;
 use super::histogram::{Quantiles, Second, Tally};
+use super::pacer::Pacer;
 use super::plan::Plan;
 use super::wire::Wire;
 use crate::clock::Stopwatch;
@@ -83,22 +84,36 @@ pub fn measure(plan: &Plan, tell: &mut dyn FnMut(Duration, u64)) -> io::Result<M
 fn drive(thread: usize, shared: &Arc<Shared>) -> io::Result<Tally> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let tally = Rc::new(RefCell::new(Tally::new()));
-    let local = LocalSet::new();
-    let tasks: Vec<_> = (thread..shared.plan.connections)
-        .step_by(shared.plan.threads)
-        .map(|connection| local.spawn_local(converse(connection, Arc::clone(shared), Rc::clone(&tally))))
-        .collect();
-    local.block_on(&runtime, async {
-        for task in tasks {
-            task.await.map_err(io::Error::other)??;
+    LocalSet::new().block_on(&runtime, async {
+        let pacer = Rc::new(Pacer::new(shared.clock)?);
+        let mine = (thread..shared.plan.connections).step_by(shared.plan.threads);
+        let tasks: Vec<_> = mine
+            .map(|connection| {
+                let conversation = converse(connection, Arc::clone(shared), Rc::clone(&pacer), Rc::clone(&tally));
+                tokio::task::spawn_local(conversation)
+            })
+            .collect();
+        let all = async {
+            for task in tasks {
+                task.await.map_err(io::Error::other)??;
+            }
+            Ok::<(), io::Error>(())
+        };
+        tokio::select! {
+            ended = all => ended,
+            broken = pacer.run() => broken,
         }
-        Ok::<(), io::Error>(())
     })?;
     Ok(Rc::unwrap_or_clone(tally).into_inner())
 }
 
 /// One connection, one request after the other.
-async fn converse(connection: usize, shared: Arc<Shared>, tally: Rc<RefCell<Tally>>) -> io::Result<()> {
+async fn converse(
+    connection: usize,
+    shared: Arc<Shared>,
+    pacer: Rc<Pacer>,
+    tally: Rc<RefCell<Tally>>,
+) -> io::Result<()> {
     let Shared { plan, clock, decided, over, numbers } = &*shared;
     let address = plan.addresses[connection % plan.addresses.len()];
     // The first one has to succeed: nobody is there, or everybody is told so.
@@ -112,7 +127,7 @@ async fn converse(connection: usize, shared: Arc<Shared>, tally: Rc<RefCell<Tall
             // Open loop: what is late is sent at once, and its latency counts from when it was due.
             Some(schedule) => {
                 let due = schedule.next();
-                tokio::time::sleep(due.saturating_sub(clock.elapsed())).await;
+                pacer.until(due).await?;
                 due
             }
             None => clock.elapsed(),

@@ -15,8 +15,10 @@
 mod baseline;
 mod compare;
 mod dialect;
+mod fill;
 mod histogram;
 mod load;
+mod pacer;
 mod plan;
 mod rival;
 mod table;
@@ -25,6 +27,7 @@ mod wire;
 pub use baseline::Baseline;
 pub use compare::{Comparison, Row, compare};
 pub use dialect::{Dialect, WaitMode};
+pub use fill::fill;
 pub use histogram::{Quantiles, Second};
 pub use load::{Measured, measure};
 pub use plan::Plan;

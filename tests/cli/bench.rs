@@ -53,6 +53,17 @@ fn no_more_is_asked_than_the_rate_says() {
 }
 
 #[test]
+fn every_key_is_asked_for_once_before_measuring() {
+    let ceiling = Ceiling::start();
+    let measured = ceiling.measured(&["--fill", "--keys", "2500", "--rate", "50", "--connections", "2"]);
+    assert!(measured["granted"].as_u64().is_some_and(|granted| granted <= 51), "filling is not counted: {measured}");
+    let ran = run(&mut quorate(&["--json", "acquire", "k", "--limit", "1/s", "--nodes", &ceiling.url]));
+    let permit: Value =
+        serde_json::from_str(&ran.out).unwrap_or_else(|error| panic!("{error}: {} {}", ran.out, ran.err));
+    assert!(permit["permit"].as_u64().is_some_and(|permit| (2_501..2_700).contains(&permit)), "{permit}");
+}
+
+#[test]
 fn the_table_is_for_people() {
     let ceiling = Ceiling::start();
     let ran = run(&mut quorate(&["bench", "--nodes", &ceiling.url, "--for", "1s", "--connections", "2"]));
