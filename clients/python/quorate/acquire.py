@@ -206,8 +206,9 @@ def _wait_for(core: Core, wanted: Wanted, permit: Permit, until_ns: Optional[int
         yield from give_back(core, permit)
         raise _timeout(wanted, "the slot comes too late")
     if permit.is_dead(permit.start_at_ns):
-        # The way here took longer than the window. Its slot is still ahead: somebody else may have it.
-        yield from give_back(core, permit)
+        # The way here took longer than the window. If its slot is still ahead, somebody else may have it.
+        if permit.start_at_ns > now:
+            yield from give_back(core, permit)
         return False
     if permit.start_at_ns > now:
         try:

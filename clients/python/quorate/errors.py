@@ -42,6 +42,7 @@ class QuorateError(Exception):
 def _rebuild(kind: type, members: dict) -> QuorateError:
     error: QuorateError = kind.__new__(kind, members["detail"])
     error.__dict__.update(members)
+    error.args = (error.detail,)
     return error
 
 

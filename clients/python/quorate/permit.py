@@ -46,6 +46,8 @@ class Permit:
     remaining: Optional[int] = None
     #: Remembered by the cluster from an earlier request under the same id.
     replayed: bool = False
+    #: Whether this call was the first to ask for it; not so for a grant that is remembered from before.
+    ours: bool = True
     #: `"open"` or `"local"` if the cluster could not be asked and `on_unavailable` let it pass; else `None`.
     degraded: Optional[str] = None
 
@@ -139,10 +141,11 @@ def read_permit(
     if answer.get("granted") is not True or answer.get("key") != key:
         raise ValueError("it is no permit of this key")
     replayed = answer.get("replayed") is True
+    ours = not replayed or sends > 1
     dead_at: Optional[int] = None
     if answer.get("start_before_ms") is not None:
         window = ns_down(answer["start_before_ms"], "start_before_ms")
-        dead_at = first_sent_ns - 1 if replayed and sends <= 1 else first_sent_ns + window
+        dead_at = first_sent_ns + window if ours else first_sent_ns - 1
     limit = answer.get("limit")
     return Permit(
         key=key,
@@ -157,6 +160,7 @@ def read_permit(
         reserved=_whole(answer, "reserved"),
         remaining=answer.get("remaining"),
         replayed=replayed,
+        ours=ours,
     )
 
 

@@ -54,7 +54,8 @@ def release(core: Core, key: str, number: int, patience_ns: Optional[int] = None
 
 def give_back(core: Core, permit: Permit) -> Flow[None]:
     """Gives back a permit that nobody waits for any more. Fails quietly: its slot is then wasted, no more."""
-    if permit.number is None:
+    if permit.number is None or not permit.ours:
+        # What somebody else got under the same id, somebody else may be using.
         return
     try:
         told = yield from release(core, permit.key, permit.number, GIVE_BACK_NS)
