@@ -22,8 +22,8 @@ from .policies import Policy
 from .release import Released, Renewed
 from .sync_client import Client, Reservation
 from .throttle import throttle
+from .version import VERSION as __version__
 
-__version__ = "0.1.0"
 __all__ = [
     "Ask",
     "AsyncClient",

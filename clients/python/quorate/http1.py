@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Dict, Optional, Tuple
 
+from .version import VERSION
+
 HEAD_BYTES_MAX = 64 * 1024
 #: Room for ten thousand policies.
 BODY_BYTES_MAX = 32 * 1024 * 1024
@@ -30,7 +32,7 @@ class Request:
 
     def encode(self, host: str) -> bytes:
         """All its bytes."""
-        lines = [f"{self.method} {self.path} HTTP/1.1", f"host: {host}", "user-agent: quorate-python/0.1.0"]
+        lines = [f"{self.method} {self.path} HTTP/1.1", f"host: {host}", f"user-agent: quorate-python/{VERSION}"]
         lines += [f"{name}: {value}" for name, value in self.headers]
         if self.body is not None:
             lines += ["content-type: application/json", f"content-length: {len(self.body)}"]

@@ -1,8 +1,12 @@
 """What is sent, what an answer means, and what may be retried: the part that both clients share."""
 
+import doctest
+import importlib
+import os
 import pickle
 import unittest
 
+import quorate
 from quorate import Denied, OutcomeUnknown, Permit, RateLimited, Refused, Timeout, Unavailable
 from quorate.acquire import Wanted, take, try_take
 from quorate.batch import Ask, batch
@@ -406,6 +410,18 @@ class Rest(unittest.TestCase):
         for wrong in ([], [Ask("k")] * 1001):
             with self.assertRaises(ValueError):
                 world.run(batch(world.core, wrong, False))
+
+    def test_the_version_is_one(self):
+        home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+        with open(os.path.join(home, "pyproject.toml"), encoding="utf-8") as file:
+            self.assertIn(f'version = "{quorate.__version__}"', file.read())
+
+    def test_the_examples_in_the_documentation_hold(self):
+        for name in ("quorate", "quorate.limit", "quorate.sync_client", "quorate.throttle"):
+            # By way of its name: the function `throttle` hides the module of the same name.
+            failed, tried = doctest.testmod(importlib.import_module(name))
+            self.assertEqual(failed, 0, name)
+            self.assertGreater(tried, 0, name)
 
     def test_permits_and_denials_have_their_truth(self):
         self.assertTrue(Permit("k", 1, "id", 0))
