@@ -122,7 +122,8 @@ fn pip_installs_it_without_a_network() {
     for file in ["quorate/py.typed", "quorate/__init__.py", "quorate-0.1.0.dist-info/METADATA"] {
         assert!(dir.path().join(file).is_file(), "{file} is missing");
     }
-    let script = "import quorate, os; print(quorate.__file__, quorate.__version__); quorate.Client('http://127.0.0.1:1')";
+    let script =
+        "import quorate, os; print(quorate.__file__, quorate.__version__); quorate.Client('http://127.0.0.1:1')";
     let output = Command::new(&python)
         .args(["-c", script])
         .current_dir(dir.path())

@@ -156,6 +156,7 @@ class AsyncWire:
             if resting.usable and resting.since_ns > oldest:
                 return resting
             resting.abort()
+        self._make_room()
         loop = asyncio.get_running_loop()
         host, port = address(send.node)
         opening = loop.create_task(loop.create_connection(Connection, host, port))
@@ -168,14 +169,21 @@ class AsyncWire:
         if not opening.done() or opening.cancelled():
             return Reply(None, "no connection in time", connected=False)
         error = opening.exception()
-        if isinstance(error, OSError):
-            return Reply(None, error.strerror or str(error), connected=False)
+        if isinstance(error, (OSError, UnicodeError)):
+            # The latter is a name that no resolver takes.
+            return Reply(None, getattr(error, "strerror", None) or str(error), connected=False)
         self.opened += 1
         return opening.result()[1]
 
+    def _make_room(self) -> None:
+        """Closes one that rests if the next one would be one too many: the bound is on descriptors."""
+        idle = max(self._idle.values(), key=len, default=[])
+        if idle and self._busy + sum(map(len, self._idle.values())) > self._most:
+            idle.pop(0).abort()
+
     def rest(self, node: str, connection: Connection) -> None:
         """Keeps a connection for the next exchange if it is good for one."""
-        if connection.usable and not self.closed and sum(map(len, self._idle.values())) < self._most:
+        if connection.usable and not self.closed:
             connection.since_ns = time.monotonic_ns()
             self._idle.setdefault(node, []).append(connection)
         else:

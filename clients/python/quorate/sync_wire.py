@@ -75,12 +75,14 @@ class SyncWire:
         host, port = address(send.node)
         connection = self._resting(send.node)
         if connection is None:
+            self._make_room()
             try:
                 patience = min(send.timeout_ns // 2, CONNECT_NS_MAX)
                 connection = socket.create_connection((host, port), patience / NS)
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 self.opened += 1
-            except OSError as error:
+            except (OSError, UnicodeError) as error:
+                # The latter is a name that no resolver takes.
                 return Reply(None, _why(error, "no connection in time"), queued_ns=queued, connected=False)
         keep = False
         sent = time.monotonic_ns()
@@ -116,10 +118,18 @@ class SyncWire:
                 return connection
             connection.close()
 
+    def _make_room(self) -> None:
+        """Closes one that rests if the next one would be one too many: the bound is on descriptors."""
+        with self._room:
+            idle = max(self._idle.values(), key=len, default=[])
+            if not idle or self._busy + sum(map(len, self._idle.values())) <= self._most:
+                return
+            connection, _ = idle.pop(0)
+        connection.close()
+
     def _rest(self, node: str, connection: socket.socket) -> None:
         with self._room:
-            # Those to other nodes count as well: the bound is on descriptors.
-            if not self._closed and sum(map(len, self._idle.values())) < self._most:
+            if not self._closed:
                 self._idle.setdefault(node, []).append((connection, time.monotonic_ns()))
                 return
         connection.close()

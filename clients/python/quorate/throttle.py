@@ -27,7 +27,7 @@ def throttle(
     on_denied: str = "wait",
     timeout: Optional[float] = None,
     client: Union[Client, AsyncClient, None] = None,
-) -> Callable[[Any], Any]:
+) -> Callable[[F], F]:
     """A decorator for functions and coroutine functions.
 
     - `key`: what is limited; a callable gets the arguments of the call and returns the key.

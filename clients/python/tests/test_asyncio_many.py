@@ -50,7 +50,8 @@ class FiveThousandTasks(unittest.TestCase):
             took = time.monotonic() - begun
             connections = client.stats.connections
             print(f"\n5,000 tasks: {ahead} permits ahead after {took:.1f} s, {connections} connections")
-            self.assertLessEqual(connections, 64 + len(urls))
+            # At most 64 at once; those to the node that was asked first were closed when the leader was known.
+            self.assertLessEqual(connections, 64 * len(urls))
 
             cancelled = random.sample([task for task in tasks if not task.done()], 4_000)
             begun = time.monotonic()

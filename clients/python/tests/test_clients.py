@@ -39,13 +39,15 @@ class Blocking:
         self.loop.close()
 
 
-class Both(unittest.TestCase):
+class EachKind(unittest.TestCase):
     def each(self):
         """Both kinds of clients, each in a subtest of its own."""
         for kind in (Client, Blocking):
             with self.subTest(kind.__name__):
                 yield kind
 
+
+class Both(EachKind):
     def test_the_two_have_the_same_methods(self):
         def surface(kind):
             return {
@@ -270,6 +272,29 @@ class Threads(unittest.TestCase):
             client.acquire("k")
             self.assertEqual(node.connections, 2, "one of the parent's and one of the child's")
             self.assertEqual(len({content["request_id"] for _, content, _ in node.requests}), 4)
+
+
+class Bounds(EachKind):
+    def test_connections_that_rest_make_room_for_others(self):
+        for kind in self.each():
+            with FakeNode() as first, FakeNode() as second:
+                client = kind([first.url], max_connections=1)
+                client.acquire("k")
+                first.script.append(lambda r: answer(*_grant(r), headers=f"quorate-leader: {second.url}\r\n"))
+                client.acquire("k")
+                client.acquire("k")
+                deadline = time.monotonic() + 5
+                while first._open and time.monotonic() < deadline:
+                    time.sleep(0.01)
+                self.assertEqual((len(first._open), len(second.requests)), (0, 1))
+                client.close()
+
+    def test_a_name_that_no_resolver_takes(self):
+        for kind in self.each():
+            client = kind("http://" + "a" * 70 + ".example:1")
+            with self.assertRaises(Unavailable):
+                client.acquire("k")
+            client.close()
 
 
 class Cancellation(unittest.TestCase):
