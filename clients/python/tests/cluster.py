@@ -161,10 +161,10 @@ class Cluster:
             if node.process is not None:
                 wait_until(lambda: self._is_ready(node), lambda: f"node {node.number} is not ready:\n{node.tail()}")
 
-    @staticmethod
-    def _is_ready(node):
-        if node.process.poll() is not None:
-            raise AssertionError(f"node {node.number} ended:\n{node.tail()}")
+    def _is_ready(self, node):
+        for each in self.nodes:
+            if each.process is not None and each.process.poll() is not None:
+                raise AssertionError(f"node {each.number} ended:\n{each.tail()}")
         try:
             with urllib.request.urlopen(node.url + "/readyz", timeout=5) as answer:
                 return answer.status == 200

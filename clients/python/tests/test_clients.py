@@ -12,7 +12,6 @@ import quorate
 from quorate import AsyncClient, Client, OutcomeUnknown, RateLimited, Refused, Unavailable, throttle
 from tests.fake import CLOSE, HANG, FakeNode, answer, granted, refused
 
-SILENT = socket.create_server(("127.0.0.1", 0))
 
 
 def unreachable():
@@ -122,14 +121,16 @@ class Both(EachKind):
 
     def test_a_node_that_takes_connections_and_says_nothing(self):
         for kind in self.each():
-            client = kind(f"http://127.0.0.1:{SILENT.getsockname()[1]}", timeout=0.6, attempt_timeout=0.2)
-            begun = time.monotonic()
-            with self.assertRaises(OutcomeUnknown):
-                client.acquire("k")
-            self.assertLess(time.monotonic() - begun, 5)
-            with self.assertRaises(Unavailable):
-                client.peek("k")
-            client.close()
+            # The system takes connections on behalf of a program that never does.
+            with socket.create_server(("127.0.0.1", 0)) as silent:
+                client = kind(f"http://127.0.0.1:{silent.getsockname()[1]}", timeout=0.6, attempt_timeout=0.2)
+                begun = time.monotonic()
+                with self.assertRaises(OutcomeUnknown):
+                    client.acquire("k")
+                self.assertLess(time.monotonic() - begun, 5)
+                with self.assertRaises(Unavailable):
+                    client.peek("k")
+                client.close()
 
     def test_the_deadline_of_a_retry_counts_from_the_first_send(self):
         replay = granted(start_before_ms=5_000, replayed=True)
@@ -344,7 +345,7 @@ class Cancellation(unittest.TestCase):
         with FakeNode(otherwise=HANG) as node:
 
             async def main():
-                client = AsyncClient(node.url, max_connections=2)
+                client = AsyncClient(node.url, max_connections=2, attempt_timeout=0.5)
                 tasks = [asyncio.ensure_future(client.acquire(f"k{i}")) for i in range(100)]
                 await _until(lambda: len(node.requests) == 2)
                 waiting = [task for task in tasks[2:]]
@@ -357,6 +358,7 @@ class Cancellation(unittest.TestCase):
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
+                await client.aclose()
 
             asyncio.run(main())
 
@@ -383,12 +385,18 @@ class Decorator(unittest.TestCase):
 
             self.assertEqual((double(2), double.__name__, double.__doc__), (4, "double", "Doubles."))
 
-            @throttle(lambda x: f"user:{x}", "1/s", cost=lambda x: x, client=AsyncClient(node.url))
+            other = AsyncClient(node.url)
+
+            @throttle(lambda x: f"user:{x}", "1/s", cost=lambda x: x, client=other)
             async def triple(x):
                 return 3 * x
 
+            async def main():
+                async with other:
+                    return await triple(5)
+
             self.assertTrue(inspect.iscoroutinefunction(triple))
-            self.assertEqual(asyncio.run(triple(5)), 15)
+            self.assertEqual(asyncio.run(main()), 15)
             self.assertEqual((node.requests[1][1]["key"], node.requests[1][1]["cost"]), ("user:5", 5))
 
     def test_denied(self):
@@ -430,6 +438,7 @@ class Decorator(unittest.TestCase):
                 quorate.configure(timeout=5)
                 self.assertEqual(throttle("k", "1/s")(lambda: 1)(), 1)
                 self.assertEqual(quorate.default_client().stats.granted, 1)
+                quorate.default_client().close()
             finally:
                 del os.environ["QUORATE_NODES"]
                 if before is not None:

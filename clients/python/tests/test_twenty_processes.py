@@ -76,9 +76,9 @@ class TwentyProcesses(unittest.TestCase):
             ports = {number: free_port() for number in (1, 2, 3)}
             # Two of three nodes are known to everybody only by the slow way: they announce it themselves.
             proxies = {number: stack.enter_context(SlowProxy(ports[number], 0.03)) for number in (2, 3)}
-            advertise = {number: f"127.0.0.1:{proxy.port}" for number, proxy in proxies.items()}
+            advertise = {number: f"http://127.0.0.1:{proxy.port}" for number, proxy in proxies.items()}
             cluster = stack.enter_context(Cluster(listen=ports, advertise=advertise))
-            nodes = [cluster.urls[0]] + [f"http://{advertise[number]}" for number in (2, 3)]
+            nodes = [cluster.urls[0]] + [advertise[number] for number in (2, 3)]
             target = stack.enter_context(Target())
             workers = stack.enter_context(Workers(nodes, "spaced", limit, target))
             killed = []
