@@ -66,7 +66,15 @@ fn suite(test: &str, modules: &[&str]) {
 
 #[test]
 fn units_and_misbehaving_nodes() {
-    suite("units_and_misbehaving_nodes", &["tests.test_core", "tests.test_http1", "tests.test_clients"]);
+    let modules = [
+        "tests.test_core",
+        "tests.test_http1",
+        "tests.test_clients",
+        "tests.test_threads",
+        "tests.test_cancellation",
+        "tests.test_throttle",
+    ];
+    suite("units_and_misbehaving_nodes", &modules);
 }
 
 #[test]

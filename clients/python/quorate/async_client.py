@@ -33,6 +33,7 @@ from .release import Released, Renewed
 from .wanted import check_number, check_permit, check_request_id, until, wanted
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 
 #: How long a cancelled task waits for what it gives back, in seconds.
 GIVE_BACK_PATIENCE = 1.0
@@ -72,8 +73,32 @@ class AsyncClient:
     It may be made anywhere and used on any loop, also on several: each loop has connections of its own.
     """
 
-    def __init__(self, nodes: Union[str, Iterable[str]], **settings: Any) -> None:
-        self._core = Core(nodes, Options(**settings), LoopEvent)
+    def __init__(
+        self,
+        nodes: Union[str, Iterable[str]],
+        *,
+        timeout: float = 10.0,
+        attempt_timeout: float = 3.0,
+        on_unavailable: str = "closed",
+        local_fraction: Optional[float] = None,
+        degrade_after: float = 2.0,
+        probe_every: float = 1.0,
+        denial_cache: bool = False,
+        max_connections: int = 64,
+        worker: Optional[str] = None,
+    ) -> None:
+        options = Options(
+            timeout=timeout,
+            attempt_timeout=attempt_timeout,
+            on_unavailable=on_unavailable,
+            local_fraction=local_fraction,
+            degrade_after=degrade_after,
+            probe_every=probe_every,
+            denial_cache=denial_cache,
+            max_connections=max_connections,
+            worker=worker,
+        )
+        self._core = Core(nodes, options, LoopEvent)
         self._wires: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncWire]" = weakref.WeakKeyDictionary()
         self._opened_before = 0
         self._returning: "Set[asyncio.Task[None]]" = set()
@@ -178,11 +203,19 @@ class AsyncClient:
         """Where the leader was last seen."""
         return self._core.nodes.leader
 
-    def throttle(self, key: Any, limit: Optional[Limit] = None, **settings: Any) -> Callable[[T], T]:
+    def throttle(
+        self,
+        key: Union[str, Callable[..., str]],
+        limit: Optional[Limit] = None,
+        *,
+        cost: Union[int, Callable[..., int]] = 1,
+        on_denied: str = "wait",
+        timeout: Optional[float] = None,
+    ) -> Callable[[F], F]:
         """:func:`throttle` with this client."""
         from .throttle import throttle
 
-        return throttle(key, limit, client=self, **settings)
+        return throttle(key, limit, cost=cost, on_denied=on_denied, timeout=timeout, client=self)
 
     async def aclose(self) -> None:
         """Waits until everything that was cancelled has been given back, and closes the connections of this loop."""

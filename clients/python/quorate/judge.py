@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, Generic, Mapping, Optional, TypeVar, Union
 
 from .effects import Reply
-from .errors import QuorateError, RateLimited, Refused, Unavailable
+from .errors import QuorateError, Refused, Unavailable
 from .permit import read_denied
 
 T = TypeVar("T")
@@ -78,11 +78,6 @@ def judge(node: str, reply: Reply, read: Callable[[Mapping[str, Any]], T]) -> Ju
     if code in _IN_DOUBT or answer.status >= 500:
         return Again(f"{node}: {detail}", True, _retry_after_ns(content), content)
     return Final(Refused(detail, problem=content))
-
-
-def is_denial(error: BaseException) -> bool:
-    """Whether the cluster said no, as opposed to a time that ran out here."""
-    return isinstance(error, RateLimited) and error.problem is not None
 
 
 def _object(body: bytes) -> Optional[Mapping[str, Any]]:

@@ -28,6 +28,7 @@ from .sync_wire import SyncWire
 from .wanted import check_number, check_permit, check_request_id, until, wanted
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 
 _clients: "weakref.WeakSet[Client]" = weakref.WeakSet()
 
@@ -42,8 +43,32 @@ class Client:
     >>> client.close()
     """
 
-    def __init__(self, nodes: Union[str, Iterable[str]], **settings: Any) -> None:
-        self._core = Core(nodes, Options(**settings), threading.Event)
+    def __init__(
+        self,
+        nodes: Union[str, Iterable[str]],
+        *,
+        timeout: float = 10.0,
+        attempt_timeout: float = 3.0,
+        on_unavailable: str = "closed",
+        local_fraction: Optional[float] = None,
+        degrade_after: float = 2.0,
+        probe_every: float = 1.0,
+        denial_cache: bool = False,
+        max_connections: int = 64,
+        worker: Optional[str] = None,
+    ) -> None:
+        options = Options(
+            timeout=timeout,
+            attempt_timeout=attempt_timeout,
+            on_unavailable=on_unavailable,
+            local_fraction=local_fraction,
+            degrade_after=degrade_after,
+            probe_every=probe_every,
+            denial_cache=denial_cache,
+            max_connections=max_connections,
+            worker=worker,
+        )
+        self._core = Core(nodes, options, threading.Event)
         self._wire = SyncWire(self._core.options.max_connections)
         _clients.add(self)
 
@@ -164,11 +189,19 @@ class Client:
         """Where the leader was last seen."""
         return self._core.nodes.leader
 
-    def throttle(self, key: Any, limit: Optional[Limit] = None, **settings: Any) -> Callable[[T], T]:
+    def throttle(
+        self,
+        key: Union[str, Callable[..., str]],
+        limit: Optional[Limit] = None,
+        *,
+        cost: Union[int, Callable[..., int]] = 1,
+        on_denied: str = "wait",
+        timeout: Optional[float] = None,
+    ) -> Callable[[F], F]:
         """:func:`throttle` with this client."""
         from .throttle import throttle
 
-        return throttle(key, limit, client=self, **settings)
+        return throttle(key, limit, cost=cost, on_denied=on_denied, timeout=timeout, client=self)
 
     def close(self) -> None:
         """Closes the connections. Calls after that are a `RuntimeError`."""

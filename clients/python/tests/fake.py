@@ -28,6 +28,12 @@ def refused(code, status, **members):
     return lambda _: answer(*problem(code, status, **members))
 
 
+def unreachable():
+    """The URL of a port that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
 class FakeNode:
     """`with FakeNode(step, …) as node:`. A step is CLOSE, HANG, bytes to send before closing, or a callable from the request's
     content to bytes of an answer. When the script is over, `otherwise` answers."""

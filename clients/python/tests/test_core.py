@@ -371,7 +371,8 @@ class Rest(unittest.TestCase):
         self.assertIsNone(world.core.nodes.leader, "who names a node that takes no connections is not believed for a while")
 
     def test_urls_are_checked(self):
-        for bad in ("", "a:1", "https://a:1", "http://", "http://a:1/x", "http://a:1?x", "http://a:x", "http://u@a:1", "http://a b:1"):
+        bad_urls = ("", "a:1", "https://a:1", "http://", "http://a:1/x", "http://a:1?x", "http://a:x", "http://u@a:1", "http://a b:1")
+        for bad in bad_urls:
             with self.assertRaises(ValueError, msg=bad):
                 Nodes([bad], lambda: 0)
         for wrong in ([], ["http://a:1"] * 65):
