@@ -30,8 +30,11 @@ class SlowProxy:
         started.set()
         self.loop.run_forever()
         server.close()
-        for task in asyncio.all_tasks(self.loop):
+        tasks = asyncio.all_tasks(self.loop)
+        for task in tasks:
             task.cancel()
+        self.loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        # The ends of the connections that were just closed.
         self.loop.run_until_complete(asyncio.sleep(0))
         self.loop.close()
 
@@ -41,12 +44,12 @@ class SlowProxy:
         except OSError:
             writer.transport.abort()
             return
-        both = [self._pump(reader, there[1]), self._pump(there[0], writer)]
+        both = [asyncio.ensure_future(self._pump(*pair)) for pair in ((reader, there[1]), (there[0], writer))]
         try:
-            await asyncio.gather(*both, return_exceptions=True)
-        except asyncio.CancelledError:
-            pass
+            await asyncio.wait(both)
         finally:
+            for pump in both:
+                pump.cancel()
             writer.transport.abort()
             there[1].transport.abort()
 
@@ -63,8 +66,7 @@ class SlowProxy:
                     return
                 writer.write(data)
 
-        delivery = asyncio.ensure_future(deliver())
-        try:
+        async def collect():
             while True:
                 try:
                     data = await reader.read(65536)
@@ -72,7 +74,11 @@ class SlowProxy:
                     data = b""
                 pieces.put_nowait((self.loop.time() + self.delay, data))
                 if not data:
-                    break
-            await delivery
+                    return
+
+        tasks = [asyncio.ensure_future(deliver()), asyncio.ensure_future(collect())]
+        try:
+            await asyncio.wait(tasks)
         finally:
-            delivery.cancel()
+            for task in tasks:
+                task.cancel()
