@@ -47,6 +47,9 @@ class SlowProxy:
         both = [asyncio.ensure_future(self._pump(*pair)) for pair in ((reader, there[1]), (there[0], writer))]
         try:
             await asyncio.wait(both)
+        except asyncio.CancelledError:
+            # The proxy ends. Whoever accepts connections would print this as a failure.
+            pass
         finally:
             for pump in both:
                 pump.cancel()
