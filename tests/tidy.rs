@@ -105,8 +105,8 @@ const ARROWS: &[Row] = &[
     },
     Row {
         module: "client",
-        may_use: &["api", "limits", "clock::Stopwatch", "clock::Deadline"],
-        why: "the client is what a worker links: the wire and a stopwatch, nothing of the server",
+        may_use: &["api", "limits", "limiter::Rate", "clock::Stopwatch", "clock::Deadline"],
+        why: "the client is what a worker links: the wire, the text of rates and a stopwatch, nothing of the server",
     },
     Row {
         module: "chaos",
