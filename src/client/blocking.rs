@@ -208,11 +208,11 @@ impl Reservation {
 /// # Ok(())
 /// # }
 /// ```
-pub fn throttled<A, T>(
-    client: &Client,
-    ask: impl Fn(&A) -> Ask,
-    function: impl Fn(A) -> T,
-) -> impl Fn(A) -> Result<T, Error> {
+pub fn throttled<A, T, K, F>(client: &Client, ask: K, function: F) -> impl Fn(A) -> Result<T, Error> + use<A, T, K, F>
+where
+    K: Fn(&A) -> Ask,
+    F: Fn(A) -> T,
+{
     let client = client.clone();
     move |argument| {
         let pass = client.acquire(ask(&argument))?;
@@ -221,11 +221,15 @@ pub fn throttled<A, T>(
 }
 
 /// The same function, but a call for which no permit is free now does nothing. See [`skipping`](super::skipping).
-pub fn skipping<A, T>(
+pub fn skipping<A, T, K, F>(
     client: &Client,
-    ask: impl Fn(&A) -> Ask,
-    function: impl Fn(A) -> T,
-) -> impl Fn(A) -> Result<Option<T>, Error> {
+    ask: K,
+    function: F,
+) -> impl Fn(A) -> Result<Option<T>, Error> + use<A, T, K, F>
+where
+    K: Fn(&A) -> Ask,
+    F: Fn(A) -> T,
+{
     let client = client.clone();
     move |argument| {
         let Some(pass) = client.try_acquire(ask(&argument))? else { return Ok(None) };

@@ -8,7 +8,6 @@ use tokio::runtime::Handle;
 
 /// Leave to start the work now.
 #[derive(Debug, Clone)]
-#[must_use = "its slot passes unused"]
 pub struct Pass {
     pub(super) key: String,
     pub(super) source: Source,
