@@ -4,6 +4,7 @@
 //!   what is not allowed to see a clock, a disk or a socket cannot depend on one by accident.
 //! - Files: each says what it is for, none is dead, none is too long, none has loose ends.
 //! - `unsafe` stays in one file.
+//! - The client is lean: with its feature alone, nothing that makes a node is built.
 //!
 //! Comments and string literals do not count, except where a rule is about them. Each rule is tried on made-up files as
 //! well, so that none of them passes because it sees nothing.
@@ -12,6 +13,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 /// A module of `src/`, what it may use, and why no more than that.
 struct Row {
@@ -105,8 +107,8 @@ const ARROWS: &[Row] = &[
     },
     Row {
         module: "client",
-        may_use: &["api", "limits", "clock::Stopwatch", "clock::Deadline"],
-        why: "the client is what a worker links: the wire and a stopwatch, nothing of the server",
+        may_use: &["api", "limits", "limiter::Rate", "clock::Stopwatch", "clock::Deadline"],
+        why: "the client is what a worker links: the wire, the text of rates and a stopwatch, nothing of the server",
     },
     Row {
         module: "chaos",
@@ -141,6 +143,20 @@ const FOREIGN: &[(&str, &str, &str)] = &[
     ("hyper", "http", "no other module speaks HTTP"),
     ("porcupine_rs", "chaos", "it judges what a cluster answered, and takes no part in answering"),
     ("serde_saphyr", "cli", "files of policies are YAML, and nothing that a node or a client reads"),
+];
+
+/// Crates that make a node and have no business in what a worker links.
+const SERVER_ONLY: &[&str] = &[
+    "openraft",
+    "raft-log",
+    "sled",
+    "axum",
+    "porcupine-rs",
+    "clap",
+    "metrics",
+    "mimalloc",
+    "postcard",
+    "tracing-subscriber",
 ];
 
 const UNSAFE_FILE: &str = "src/clock/system.rs";
@@ -568,6 +584,30 @@ fn no_golden_file_is_dead() {
         .map(|path| (path.clone(), String::from_utf8_lossy(&read(&path)).into_owned()))
         .collect();
     assert_none(&dead_golden_files(&golden, &sources()));
+}
+
+/// The names of all crates that a build with these features links, and this one.
+fn linked(features: &[&str]) -> BTreeSet<String> {
+    let tree = Command::new(env!("CARGO"))
+        .args(["tree", "--offline", "--edges", "normal", "--prefix", "none", "--format", "{p}"])
+        .args(features)
+        .current_dir(package())
+        .output()
+        .expect("cargo runs");
+    assert!(tree.status.success(), "{}", String::from_utf8_lossy(&tree.stderr));
+    let lines = String::from_utf8(tree.stdout).expect("UTF-8");
+    lines.lines().filter_map(|line| line.split(' ').next()).map(str::to_owned).collect()
+}
+
+#[test]
+fn the_client_brings_nothing_of_a_node_along() {
+    let client = linked(&["--no-default-features", "--features", "client"]);
+    assert!(client.contains("reqwest") && client.contains("tokio"), "this is no list of crates: {client:?}");
+    let foreign: Vec<_> = SERVER_ONLY.iter().filter(|name| client.contains(**name)).collect();
+    assert!(foreign.is_empty(), "with the feature `client` alone these are linked: {foreign:?}");
+    let node = linked(&[]);
+    let unknown: Vec<_> = SERVER_ONLY.iter().filter(|name| !node.contains(**name)).collect();
+    assert!(unknown.is_empty(), "no node has these either, so nothing was shown: {unknown:?}");
 }
 
 // ------------------------------------------------------------------------------------------------------ made-up houses

@@ -71,7 +71,7 @@ pub(super) struct Args {
 pub(super) async fn run(args: &Args, output: Output) -> Result<(), Failure> {
     let client = args.reach.client()?;
     for _ in 0..DISCARDED_MAX {
-        let permit = match client.acquire(request(args)).await {
+        let permit = match client.request(request(args)).await {
             Ok(permit) => permit,
             Err(Error::Refused(problem)) if problem.code == Code::Expired && args.request_id.is_none() => {
                 output::message("the permit came too late to be used; asking again");

@@ -89,10 +89,10 @@ impl Failure {
 impl From<client::Error> for Failure {
     fn from(error: client::Error) -> Self {
         let exit = match &error {
-            client::Error::Denied(_) => Exit::Denied,
+            client::Error::RateLimited(_) | client::Error::Timeout { .. } => Exit::Denied,
             client::Error::Unavailable { .. } => Exit::Unavailable,
             client::Error::OutcomeUnknown { .. } => Exit::OutcomeUnknown,
-            client::Error::Refused(_) => Exit::Error,
+            client::Error::Refused(_) | client::Error::LeaseLost(_) => Exit::Error,
             client::Error::Misuse(_) => Exit::Usage,
         };
         let mut failure = Self::new(exit, error.to_string());

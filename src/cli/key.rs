@@ -25,7 +25,7 @@ pub(super) async fn run(args: &Args, output: Output) -> Result<(), Failure> {
         let done = if answer.reset { "reset" } else { "nothing to reset" };
         return output.data(&answer, || format!("key {}: {done}", answer.key));
     }
-    let key = client.key(&args.key).await?;
+    let key = client.peek(&args.key).await?;
     output.data(&key, || describe(&key))
 }
 

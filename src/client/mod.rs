@@ -1,119 +1,126 @@
 //! The Rust client: any node will do, the leader is found on the way, and a retry never takes a second permit.
 //!
+//! ```no_run
+//! use quorate::client::{Ask, Client, Error};
+//!
+//! # async fn example() -> Result<(), Error> {
+//! let client = Client::new(["http://127.0.0.1:7001", "http://127.0.0.1:7002", "http://127.0.0.1:7003"])?;
+//! let github = Ask::new("github").limit("1/6s");
+//! let pass = client.acquire(&github).await?; // waits; start the work now
+//! if client.try_acquire(&github).await?.is_none() {
+//!     // none is free now
+//! }
+//! let reservation = client.reserve(&github).await?; // its slot is known; dropped, it is given back
+//! println!("in {:?}", reservation.starts_in());
+//! let pass = reservation.start().await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! | outcome | what it says | what it means for the permit |
+//! |---|---|---|
+//! | [`Pass`] | start now | it is yours |
+//! | [`Error::RateLimited`] | denied by the cluster | nothing was consumed |
+//! | [`Error::Timeout`] | the caller's patience ended first | nothing is held |
+//! | [`Error::Unavailable`] | nobody decided | certainly nothing was consumed |
+//! | [`Error::OutcomeUnknown`] | the answer was lost for good | a slot may have passed unused |
+//! | [`Error::Refused`] | the request makes no sense to the cluster | nothing was consumed |
+//!
 //! Invariants
 //! - A request that may have been applied is sent again only where twice means the same as once: an acquire under its
 //!   request id (every one has one), a change of a policy, a release. A reset is not.
 //! - Doubt sticks: once an attempt was lost on the way, "certainly not granted" is never said of the whole again.
 //! - A wait counts from the receipt of the answer, the deadline of a start window from the first send. Both err on the
-//!   safe side.
+//!   safe side. All clocks are monotonic.
+//! - A permit that nobody uses is given back, also where the call that asked for it was dropped.
 //!
-//! Not here: reading limits and durations (`limiter/`), printing (`cli/`).
+//! Not here: printing (`cli/`), several keys in one decision (`all_of`).
 
+mod acquire;
+mod answer;
+mod ask;
+mod background;
+mod backoff;
+mod batch;
+pub mod blocking;
+mod counters;
+mod denials;
 mod error;
 mod exchange;
+mod held;
+mod layer;
 mod lease;
+mod local;
 mod members;
 mod nodes;
+mod options;
+mod pass;
 mod permit;
 mod policies;
 mod release;
+mod reservation;
+mod round_trip;
+mod rules;
+mod settle;
+mod throttled;
 
+pub use ask::Ask;
+pub use counters::Counters;
 pub use error::Error;
+pub use layer::{Throttle, ThrottleError, ThrottleLayer};
 pub use lease::{Lease, Lost};
+pub use options::{Lead, OnUnavailable, Options};
+pub use pass::{Pass, Source};
 pub use permit::{Permit, TooLate};
 pub use policies::{Precondition, Removed};
+pub use reservation::Reservation;
+pub use throttled::{skipping, throttled};
 
-use crate::api::{
-    AcquireRequest, AcquireResponse, AuditResponse, ClusterResponse, Code, HistoryResponse, KeyHistoryResponse,
-    KeyResponse, Problem,
-};
-use crate::clock::{Deadline, Stopwatch};
-use crate::limits::REQUEST_ID_RETENTION_NS;
+use crate::api::{AuditResponse, ClusterResponse, HistoryResponse, KeyHistoryResponse, KeyResponse};
+use crate::clock::Stopwatch;
+use background::Background;
+use counters::Tally;
+use denials::Denials;
 use exchange::{Exchange, Reply, Wire};
+use local::Local;
 use nodes::Nodes;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use serde::de::DeserializeOwned;
+use round_trip::RoundTrip;
+use rules::Rules;
+use settle::Effect;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::sleep;
+use tokio::sync::Semaphore;
 
-/// First pause after all nodes have turned a request away.
-const PAUSE_MIN: Duration = Duration::from_millis(50);
-/// Longest such pause: elections take about a second, and nobody should sleep through the end of one.
-const PAUSE_MAX: Duration = Duration::from_millis(500);
-/// Rounds in which nobody even took the connection before giving up: one more than the first, for a node that is just
-/// being restarted.
-const SILENT_ROUNDS_MAX: u32 = 2;
-/// Longest deadline: within half of the time that a request id is remembered.
-const TIMEOUT_MAX: Duration = Duration::from_nanos(REQUEST_ID_RETENTION_NS / 2);
+/// Requests for permits that are under way at once, over all tasks of a client: each has a connection.
+const TURNS: usize = 128;
 
 /// What a segment of a path cannot have as it is: everything but the characters that URLs call unreserved.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// Where a cluster is and how much patience to have with it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Options {
-    /// URLs of the nodes, such as `http://127.0.0.1:7001`. One is enough, more survive its loss.
-    pub nodes: Vec<String>,
-    /// The whole call, retries and all.
-    pub timeout: Duration,
-    /// One attempt; then another node is asked.
-    pub attempt_timeout: Duration,
-}
-
-impl Options {
-    /// These nodes, ten seconds in all and three for each attempt.
-    pub fn new(nodes: impl IntoIterator<Item = impl Into<String>>) -> Self {
-        Self {
-            nodes: nodes.into_iter().map(Into::into).collect(),
-            timeout: Duration::from_secs(10),
-            attempt_timeout: Duration::from_secs(3),
-        }
-    }
-}
-
-/// A client of one cluster. Cheap to clone; clones share connections and what they know of the leader.
+/// A client of one cluster. Cheap to clone; clones share connections and what they know of the cluster.
 #[derive(Debug, Clone)]
 pub struct Client {
-    nodes: Arc<Nodes>,
+    shared: Arc<Shared>,
     wire: Wire,
     timeout: Duration,
     attempt_timeout: Duration,
 }
 
-/// What came of one question, put to as many nodes as it took.
-struct Settled<T> {
-    answer: T,
-    /// How many attempts reached a node, this one included.
-    sends: u32,
-    /// How an earlier attempt was lost that may have been applied.
-    doubt: Option<String>,
-}
-
-/// Why a question was not settled.
-struct Unsettled {
-    error: Error,
-    /// How an earlier attempt was lost that may have been applied.
-    doubt: Option<String>,
-}
-
-impl From<Unsettled> for Error {
-    fn from(unsettled: Unsettled) -> Self {
-        unsettled.error
-    }
-}
-
-/// What asking does, and so what is safe to do after an attempt was lost.
-#[derive(Debug, Clone, Copy)]
-enum Effect<'a> {
-    /// Nothing: asked again at will, and never in doubt.
-    Nothing,
-    /// Takes a permit under this id: asked again at will.
-    Permit(&'a str),
-    /// The same whether it is applied once or twice: asked again at will.
-    Repeatable,
-    /// Something else each time: never asked again once it may have been applied.
-    Once,
+/// What all clones of a client know.
+#[derive(Debug)]
+struct Shared {
+    options: Options,
+    nodes: Nodes,
+    tally: Tally,
+    round_trip: RoundTrip,
+    rules: Rules,
+    denials: Denials,
+    local: Local,
+    background: Arc<Background>,
+    turns: Semaphore,
+    /// What the client's own times count from.
+    began: Stopwatch,
 }
 
 impl Client {
@@ -124,36 +131,41 @@ impl Client {
 
     /// A client with options of one's own.
     pub fn with(options: &Options) -> Result<Self, Error> {
-        if options.timeout.is_zero() || options.timeout > TIMEOUT_MAX {
-            return Err(Error::Misuse(format!(
-                "a timeout lies between 1ms and {TIMEOUT_MAX:?}: {:?}",
-                options.timeout
-            )));
-        }
+        options.check()?;
         let attempt_timeout = options.attempt_timeout.min(options.timeout);
+        let shared = Shared {
+            nodes: Nodes::new(&options.nodes)?,
+            options: options.clone(),
+            tally: Tally::default(),
+            round_trip: RoundTrip::default(),
+            rules: Rules::default(),
+            denials: Denials::default(),
+            local: Local::default(),
+            background: Arc::default(),
+            turns: Semaphore::new(TURNS),
+            began: Stopwatch::start(),
+        };
         Ok(Self {
-            nodes: Arc::new(Nodes::new(&options.nodes)?),
+            shared: Arc::new(shared),
             wire: Wire::new(attempt_timeout)?,
             timeout: options.timeout,
             attempt_timeout,
         })
     }
 
-    /// Asks for a permit. Without a request id the request gets a random one.
-    pub async fn acquire(&self, mut request: AcquireRequest) -> Result<Permit, Error> {
-        let request_id = match request.request_id.take() {
-            Some(id) => id,
-            None => random_id()?,
-        };
-        request.request_id = Some(request_id.clone());
-        let asked = Stopwatch::start();
-        let settled =
-            self.ask::<AcquireResponse>(&Exchange::post("/acquire", &request)?, Effect::Permit(&request_id)).await?;
-        Ok(Permit::new(settled.answer, request_id, asked, settled.sends))
+    /// What this client and its clones did so far.
+    pub fn counters(&self) -> Counters {
+        self.shared.tally.snapshot()
+    }
+
+    /// Waits until everything that is being given back has arrived, or cannot. For the end of a program: what was dropped goes
+    /// back in the background, and only as long as the runtime lives.
+    pub async fn quiet(&self) {
+        self.shared.background.quiet().await;
     }
 
     /// Looks at a key without consuming anything; linearizable.
-    pub async fn key(&self, key: &str) -> Result<KeyResponse, Error> {
+    pub async fn peek(&self, key: &str) -> Result<KeyResponse, Error> {
         Ok(self.ask(&Exchange::get(path("keys", key)?), Effect::Nothing).await?.answer)
     }
 
@@ -194,58 +206,7 @@ impl Client {
             };
             (node.clone(), answer)
         };
-        futures::future::join_all(self.nodes.configured().iter().map(one)).await
-    }
-
-    /// Puts one question to the nodes in turn until one settles it or the deadline has come.
-    async fn ask<T: DeserializeOwned>(&self, exchange: &Exchange, effect: Effect<'_>) -> Result<Settled<T>, Unsettled> {
-        let deadline = Deadline::after(self.timeout);
-        let mut doubt = None;
-        let mut last = Again::new("no node was asked".to_owned());
-        let (mut sends, mut silent_rounds, mut pause) = (0, 0, PAUSE_MIN);
-        loop {
-            let mut heard = false;
-            for node in self.nodes.in_turn() {
-                let left = deadline.remaining();
-                if left.is_zero() {
-                    return Err(give_up(last, doubt, effect));
-                }
-                let reply = self.wire.exchange(&node, exchange, left.min(self.attempt_timeout)).await;
-                self.nodes.learn(&node, &reply);
-                let sent = !matches!(reply, Reply::NotSent(_));
-                heard |= sent;
-                sends += u32::from(sent);
-                match judge(&node, reply) {
-                    Judgement::Settled(answer) => return Ok(Settled { answer, sends, doubt }),
-                    // The change that is under way may be this very one.
-                    Judgement::Final(Error::Refused(problem))
-                        if doubt.is_some() && problem.code == Code::MembershipConflict =>
-                    {
-                        last = Again { problem: Some(problem.clone()), ..Again::new(problem.detail) };
-                    }
-                    Judgement::Final(error) => return Err(Unsettled { error, doubt }),
-                    Judgement::Again(again) => {
-                        if again.in_doubt {
-                            doubt = Some(again.detail.clone());
-                        }
-                        last = again;
-                    }
-                }
-                if doubt.is_some() && matches!(effect, Effect::Once) {
-                    return Err(give_up(last, doubt, effect));
-                }
-            }
-            silent_rounds = if heard { 0 } else { silent_rounds + 1 };
-            if silent_rounds >= SILENT_ROUNDS_MAX && doubt.is_none() {
-                return Err(give_up(last, doubt, effect));
-            }
-            let nap = last.retry_after.unwrap_or(pause).clamp(PAUSE_MIN, PAUSE_MAX);
-            if nap >= deadline.remaining() {
-                return Err(give_up(last, doubt, effect));
-            }
-            sleep(nap).await;
-            pause = (pause * 2).min(PAUSE_MAX);
-        }
+        futures::future::join_all(self.shared.nodes.configured().iter().map(one)).await
     }
 }
 
@@ -255,84 +216,6 @@ fn path(collection: &str, name: &str) -> Result<String, Error> {
         return Err(Error::Misuse(format!("{name:?} cannot be part of a URL")));
     }
     Ok(format!("/{collection}/{}", utf8_percent_encode(name, ENCODED)))
-}
-
-/// Why to ask another node.
-struct Again {
-    detail: String,
-    in_doubt: bool,
-    retry_after: Option<Duration>,
-    problem: Option<Box<Problem>>,
-}
-
-impl Again {
-    fn new(detail: String) -> Self {
-        Self { detail, in_doubt: false, retry_after: None, problem: None }
-    }
-}
-
-enum Judgement<T> {
-    Settled(T),
-    Final(Error),
-    Again(Again),
-}
-
-/// What one reply means. Only a node of ours can say that nothing was consumed: a 503 without our code comes from
-/// something in between, which may well have passed the request on.
-fn judge<T: DeserializeOwned>(node: &str, reply: Reply) -> Judgement<T> {
-    let (status, body) = match reply {
-        Reply::NotSent(why) => return Judgement::Again(Again::new(format!("{node}: {why}"))),
-        Reply::Lost(why) => {
-            return Judgement::Again(Again { in_doubt: true, ..Again::new(format!("{node}: {why}")) });
-        }
-        Reply::Answered { status, body, .. } => (status, body),
-    };
-    if status == 200 {
-        return match serde_json::from_slice(&body) {
-            Ok(answer) => Judgement::Settled(answer),
-            Err(error) => {
-                let detail = format!("{node}: an answer that no node of ours gives: {error}");
-                Judgement::Again(Again { in_doubt: true, ..Again::new(detail) })
-            }
-        };
-    }
-    let Ok(problem) = serde_json::from_slice::<Problem>(&body) else {
-        let detail = format!("{node}: status {status}, and not from a node of ours");
-        return Judgement::Again(Again { in_doubt: status >= 500, ..Again::new(detail) });
-    };
-    let again = |in_doubt, problem: Problem| {
-        Judgement::Again(Again {
-            detail: format!("{node}: {}", problem.detail),
-            in_doubt,
-            retry_after: problem.retry_after_ms.map(crate::api::Millis::duration),
-            problem: Some(Box::new(problem)),
-        })
-    };
-    match problem.code {
-        Code::Denied => Judgement::Final(Error::Denied(Box::new(problem))),
-        Code::NoQuorum | Code::NoLeader | Code::DiskFull | Code::Overloaded | Code::ShuttingDown => {
-            again(false, problem)
-        }
-        // The whole cluster decided the first: another node says the same. The second is about one node, and asking until it
-        // changes its mind would make people wait for nothing.
-        Code::TooManyKeys | Code::HistoryUnavailable => Judgement::Final(Error::unavailable(problem)),
-        Code::Unrecognized if status < 500 => Judgement::Final(Error::Refused(Box::new(problem))),
-        Code::OutcomeUnknown | Code::Internal | Code::Unrecognized => again(true, problem),
-        _ => Judgement::Final(Error::Refused(Box::new(problem))),
-    }
-}
-
-fn give_up(last: Again, doubt: Option<String>, effect: Effect<'_>) -> Unsettled {
-    let error = match (&doubt, effect) {
-        (None, _) | (_, Effect::Nothing) => Error::Unavailable { detail: last.detail, problem: last.problem },
-        (Some(detail), Effect::Permit(id)) => {
-            Error::OutcomeUnknown { detail: detail.clone(), request_id: Some(id.to_owned()) }
-        }
-        (Some(detail), Effect::Repeatable | Effect::Once) => {
-            Error::OutcomeUnknown { detail: detail.clone(), request_id: None }
-        }
-    };
-    Unsettled { error, doubt }
 }
 
 /// 128 random bits as hexadecimal digits: nobody else's, without asking anybody.

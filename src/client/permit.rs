@@ -1,4 +1,7 @@
 //! A permit in the hands of a worker: when it may start, and until when.
+//!
+//! Two instants, and never the other way round: the wait counts from the **receipt** of the answer, the deadline from the
+//! **first send** of the request. Both err on the safe side (`docs/GUARANTEES.md`).
 
 use crate::api::{AcquireResponse, Millis};
 use crate::clock::{Deadline, Stopwatch};
@@ -24,6 +27,29 @@ pub struct Permit {
 #[error("the start window of the permit is over")]
 pub struct TooLate;
 
+/// What can be done with a permit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// Its slot comes in this long, within the window.
+    Wait(Duration),
+    /// Start now.
+    Start,
+    /// It cannot be used any more, or will not be when its slot comes.
+    Dead,
+}
+
+/// What can be done with a permit whose slot comes in `until_slot`, of a request first sent `since_sent` ago, that has to start
+/// within `window` of that.
+fn fate(since_sent: Duration, until_slot: Duration, window: Option<Duration>) -> Fate {
+    if window.is_some_and(|window| since_sent.saturating_add(until_slot) > window) {
+        Fate::Dead
+    } else if until_slot.is_zero() {
+        Fate::Start
+    } else {
+        Fate::Wait(until_slot)
+    }
+}
+
 impl Permit {
     /// To be called as soon as the answer is there: the wait begins here.
     pub(super) fn new(grant: AcquireResponse, request_id: String, asked: Stopwatch, sends: u32) -> Self {
@@ -46,6 +72,15 @@ impl Permit {
         match self.start_within {
             Some((asked, window)) if asked.elapsed() > window => Err(TooLate),
             _ => Ok(()),
+        }
+    }
+
+    /// What can be done with it at this instant.
+    pub(super) fn fate(&self) -> Fate {
+        let until_slot = self.start_after.remaining();
+        match self.start_within {
+            None => fate(Duration::ZERO, until_slot, None),
+            Some((asked, window)) => fate(asked.elapsed(), until_slot, Some(window)),
         }
     }
 }
@@ -80,5 +115,18 @@ mod tests {
         assert_eq!(permit("0", Some(60_000), true, 2, asked).wait().await, Ok(()), "our own retry");
         assert_eq!(permit("1", Some(60_000), true, 1, asked).wait().await, Err(TooLate), "somebody else's");
         assert_eq!(permit("0", None, true, 1, asked).wait().await, Ok(()), "it never expires");
+    }
+
+    #[test]
+    fn a_permit_is_dead_as_soon_as_its_slot_lies_past_its_window() {
+        let ms = Duration::from_millis;
+        assert_eq!(fate(ms(3), Duration::ZERO, None), Fate::Start);
+        assert_eq!(fate(ms(3), ms(9), None), Fate::Wait(ms(9)));
+        assert_eq!(fate(ms(3), ms(9), Some(ms(12))), Fate::Wait(ms(9)));
+        assert_eq!(fate(ms(4), ms(9), Some(ms(12))), Fate::Dead, "nobody has to wait to know that");
+        assert_eq!(fate(ms(12), Duration::ZERO, Some(ms(12))), Fate::Start, "the last instant");
+        assert_eq!(fate(ms(13), Duration::ZERO, Some(ms(12))), Fate::Dead);
+        assert_eq!(fate(Duration::MAX, ms(1), Some(Duration::MAX)), Fate::Wait(ms(1)), "no overflow");
+        assert_eq!(permit("0", Some(60_000), true, 1, Stopwatch::start()).fate(), Fate::Dead, "somebody else's");
     }
 }

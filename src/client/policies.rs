@@ -5,7 +5,8 @@
 
 use super::error::Error;
 use super::exchange::Exchange;
-use super::{Client, Effect, Unsettled, path};
+use super::settle::{Effect, Unsettled};
+use super::{Client, path};
 use crate::api::{Code, PoliciesResponse, PolicyDeleted, PolicyRequest, PolicyResponse, Problem};
 
 /// What has to be true of a policy for a change to be made.

@@ -12,6 +12,7 @@ impl Client {
         let request = ReleaseRequest { key: key.to_owned(), permit };
         let settled = self.ask::<ReleaseResponse>(&Exchange::post("/release", &request)?, Effect::Repeatable).await?;
         let mut answer = settled.answer;
+        self.shared.denials.forget(key);
         if !answer.released
             && let Some(doubt) = settled.doubt
         {

@@ -28,20 +28,34 @@
 //!   it, and **it is no base either**: its stamp may lie ahead of entries that stand before it in the log.
 //! - `T` is monotone, so apply's clamp `max(stamp, state.now)` has nothing to do unless a rule above was broken.
 //!
+//! A client has only the stopwatch: the rest is for nodes, behind the feature `server`.
+//!
 //! Not here: who leads and what is in the log (`raft/`), what is done with the time (`state/`).
 
+#[cfg(feature = "server")]
 mod manual;
+#[cfg(feature = "server")]
 mod reading;
 mod stopwatch;
+#[cfg(feature = "server")]
 mod system;
+#[cfg(feature = "server")]
 mod timeline;
+#[cfg(feature = "server")]
 mod wall;
+#[cfg(feature = "server")]
 mod watch;
 
+#[cfg(feature = "server")]
 pub use manual::ManualClocks;
+#[cfg(feature = "server")]
 pub use reading::{ClockId, Clocks, Reading};
 pub use stopwatch::{Deadline, Stopwatch};
+#[cfg(feature = "server")]
 pub use system::SystemClocks;
+#[cfg(feature = "server")]
 pub use timeline::Timeline;
+#[cfg(feature = "server")]
 pub use wall::wall_millis;
+#[cfg(feature = "server")]
 pub use watch::DriftWatch;

@@ -294,7 +294,7 @@ async fn the_deadline_counts_from_the_send() {
         renewed(30_000)
     });
     let client = Client::new([&fake.url]).unwrap();
-    let mut lease = client.acquire(AcquireRequest::new("k")).await.unwrap().lease(&client).expect("a lease");
+    let mut lease = client.request(AcquireRequest::new("k")).await.unwrap().lease(&client).expect("a lease");
     assert!(lease.left() > Duration::from_secs(30));
     lease.recover().await.unwrap();
     assert!(lease.left() + ON_ITS_WAY <= Duration::from_secs(30), "{:?}", lease.left());

@@ -3,7 +3,6 @@
 
 mod acquire;
 mod bench;
-mod client;
 mod config;
 mod fake;
 mod history;

@@ -1,4 +1,4 @@
-//! The client: what is retried, where, under which id, and what is said in the end.
+//! One question to a cluster in trouble: what is retried, where, under which id, and what is said in the end.
 
 use super::fake::{Act, Fake, grant, granted, nobody, problem};
 use quorate::api::AcquireRequest;
@@ -12,7 +12,7 @@ fn client(nodes: &[&str], timeout_ms: u64) -> Client {
 }
 
 async fn acquire(client: &Client) -> Result<u64, Error> {
-    client.acquire(AcquireRequest::new("k")).await.map(|permit| permit.grant.permit)
+    client.request(AcquireRequest::new("k")).await.map(|permit| permit.grant.permit)
 }
 
 #[tokio::test]
@@ -42,7 +42,18 @@ async fn an_election_is_waited_for() {
 
 #[tokio::test]
 async fn an_unknown_outcome_is_asked_for_again_under_the_same_id() {
-    for act in [Act::HangUp, Act::Silence, problem(504, "outcome_unknown"), problem(500, "internal")] {
+    let garbage = |body: &str| Act::Answer(200, Vec::new(), body.to_owned());
+    for act in [
+        Act::HangUp,
+        Act::Silence,
+        problem(504, "outcome_unknown"),
+        problem(500, "internal"),
+        garbage("<html>welcome</html>"),
+        garbage(r#"{"granted":true,"key":"k""#),
+        garbage(r#"{"granted":true,"key":"k","permit":-1,"slot_ms":0,"wait_ms":0,"reserved":0}"#),
+        garbage(r#"{"granted":true,"key":"k","permit":7,"slot_ms":0,"wait_ms":-5,"reserved":0}"#),
+        garbage(""),
+    ] {
         let lost = Fake::new(vec![act.clone()]);
         let other = Fake::new(vec![granted("0")]);
         assert_eq!(acquire(&client(&[&lost.url, &other.url], 5_000)).await, Ok(7), "{act:?}");
@@ -93,7 +104,7 @@ async fn decisions_are_final() {
         let fake = Fake::new(vec![act]);
         let error = acquire(&client(&[&fake.url, &nobody()], 5_000)).await.unwrap_err();
         assert!(
-            if denied { matches!(error, Error::Denied(_)) } else { matches!(error, Error::Refused(_)) },
+            if denied { matches!(error, Error::RateLimited(_)) } else { matches!(error, Error::Refused(_)) },
             "{error:?}"
         );
         assert_eq!(fake.asked().len(), 1);
@@ -120,9 +131,9 @@ async fn keys_are_encoded_and_reads_are_repeated() {
     let body = r#"{"key":"a/ü?","limit":"1/6s","now_ms":1,"next_ms":2,"reserved":1,"remaining":9,"in_flight":0,"permit":7,
         "retry_after_ms":0}"#;
     let fake = Fake::new(vec![Act::HangUp, Act::Answer(200, Vec::new(), body.to_owned())]);
-    assert_eq!(client(&[&fake.url], 5_000).key("a/ü?").await.map(|key| key.permit), Ok(7));
+    assert_eq!(client(&[&fake.url], 5_000).peek("a/ü?").await.map(|key| key.permit), Ok(7));
     assert_eq!(fake.asked(), ["GET /keys/a%2F%C3%BC%3F HTTP/1.1\n"; 2]);
     let silent = Fake::new(vec![Act::Silence]);
-    let error = client(&[&silent.url], 500).key("k").await.unwrap_err();
+    let error = client(&[&silent.url], 500).peek("k").await.unwrap_err();
     assert!(matches!(error, Error::Unavailable { .. }), "a read changes nothing, so nothing is in doubt: {error:?}");
 }

@@ -1,0 +1,86 @@
+//! Leave to start now, and on whose word.
+
+use super::Client;
+use super::error::Error;
+use super::permit::Permit;
+use std::future::Future;
+use tokio::runtime::Handle;
+
+/// Leave to start the work now.
+#[derive(Debug, Clone)]
+pub struct Pass {
+    pub(super) key: String,
+    pub(super) source: Source,
+}
+
+/// On whose word something starts.
+#[derive(Debug, Clone)]
+pub enum Source {
+    /// The cluster's: a permit.
+    Cluster(Permit),
+    /// This process's own, at its own pace: the cluster was out of reach.
+    Local,
+    /// Nobody's: the cluster was out of reach.
+    Open,
+}
+
+impl Pass {
+    /// The key.
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+
+    /// On whose word.
+    pub const fn source(&self) -> &Source {
+        &self.source
+    }
+
+    /// The permit; `None` where the cluster was out of reach.
+    pub const fn permit(&self) -> Option<&Permit> {
+        match &self.source {
+            Source::Cluster(permit) => Some(permit),
+            Source::Local | Source::Open => None,
+        }
+    }
+
+    /// The number of the permit: strictly increasing over the whole cluster, for whatever fences by it.
+    pub fn number(&self) -> Option<u64> {
+        self.permit().map(|permit| permit.grant.permit)
+    }
+}
+
+impl Client {
+    /// Does the work under a pass. Where that is a lease, it is renewed while the work goes on and given back afterwards; a lease
+    /// that is lost drops the work.
+    pub async fn run<T>(&self, pass: Pass, work: impl Future<Output = T>) -> Result<T, Error> {
+        let Some(mut lease) = pass.permit().and_then(|permit| permit.lease(self)) else { return Ok(work.await) };
+        let ends = GivenBack { client: self.clone(), lease: Some(lease.clone()) };
+        tokio::pin!(work);
+        let keep = lease.keep();
+        tokio::pin!(keep);
+        let done = futures::future::select(work, keep).await;
+        drop(ends);
+        match done {
+            futures::future::Either::Left((result, _)) => Ok(result),
+            futures::future::Either::Right((lost, _)) => Err(Error::LeaseLost(lost)),
+        }
+    }
+}
+
+/// A lease that is given back however the work under it ended, also if it was dropped halfway.
+struct GivenBack {
+    client: Client,
+    lease: Option<super::lease::Lease>,
+}
+
+impl Drop for GivenBack {
+    fn drop(&mut self) {
+        if let (Some(lease), Ok(runtime)) = (self.lease.take(), Handle::try_current()) {
+            let give_back = async move {
+                // It ends by itself if this fails.
+                let _ = lease.release().await;
+            };
+            self.client.shared.background.spawn(&runtime, give_back);
+        }
+    }
+}

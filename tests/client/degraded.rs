@@ -1,0 +1,68 @@
+//! With the cluster stopped: what happens, how fast, and what is counted.
+
+use super::cluster::{Cluster, Node};
+use quorate::client::{Ask, Client, Error, OnUnavailable, Options, Source};
+use quorate::clock::Stopwatch;
+use std::time::Duration;
+
+const MS: Duration = Duration::from_millis(1);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_way_without_a_cluster() {
+    let mut cluster = Cluster::start(3).await;
+    let with = |on_unavailable| Client::with(&Options { on_unavailable, ..Options::new(cluster.urls()) }).unwrap();
+    let (closed, open) = (with(OnUnavailable::Closed), with(OnUnavailable::Open));
+    let local = with(OnUnavailable::Local { fraction: 0.25 });
+    let ask = Ask::new("k").limit("1/50ms");
+    for client in [&closed, &open, &local] {
+        assert!(
+            client.acquire(&ask).await.unwrap().number().is_some(),
+            "with a cluster it is the cluster that decides"
+        );
+    }
+    cluster.nodes.iter_mut().for_each(Node::kill);
+
+    let watch = Stopwatch::start();
+    let error = closed.acquire(&ask).await.unwrap_err();
+    println!("closed: {error} after {:?}", watch.elapsed());
+    assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+    assert!(matches!(closed.try_acquire(&ask).await, Err(Error::Unavailable { .. })));
+    assert!(matches!(closed.reserve(&ask).await, Err(Error::Unavailable { .. })));
+    assert!(matches!(closed.batch([ask.clone()], false).await, Err(Error::Unavailable { .. })));
+    let counters = closed.counters();
+    assert_eq!((counters.unavailable, counters.open, counters.local), (4, 0, 0), "{counters:?}");
+
+    for nth in 0..3 {
+        let watch = Stopwatch::start();
+        let pass = open.acquire(&ask).await.unwrap();
+        println!("open, {nth}: after {:?}", watch.elapsed());
+        assert!(matches!(pass.source(), Source::Open) && pass.number().is_none());
+    }
+    assert!(open.batch([ask.clone()], true).await.is_err(), "all or nothing needs a cluster");
+    assert_eq!(open.counters().open, 3);
+
+    let mut starts = Vec::new();
+    let began = Stopwatch::start();
+    for _ in 0..4 {
+        let pass = local.acquire(&ask).await.unwrap();
+        assert!(matches!(pass.source(), Source::Local));
+        starts.push(began.elapsed());
+    }
+    println!("local: {starts:?}");
+    assert!(starts.windows(2).all(|pair| pair[1] - pair[0] >= 199 * MS), "a quarter of 20/s: {starts:?}");
+    assert!(local.try_acquire(&ask).await.unwrap().is_none(), "the pace holds for it, too");
+    assert!(matches!(local.acquire(ask.clone().max_wait(10 * MS)).await, Err(Error::RateLimited(_))));
+    assert!(matches!(local.acquire("unknown").await, Err(Error::Unavailable { .. })), "no limit, no pace");
+    let counters = local.counters();
+    assert_eq!((counters.local, counters.local_denied), (4, 2), "{counters:?}");
+
+    println!("and back");
+    cluster.nodes.iter_mut().for_each(Node::spawn);
+    cluster.ready().await;
+    for client in [&closed, &open, &local] {
+        super::until("the cluster decides again", async || {
+            client.acquire(&ask).await.is_ok_and(|pass| pass.number().is_some())
+        })
+        .await;
+    }
+}

@@ -1,0 +1,217 @@
+//! Everything a worker can call, on a real cluster of three processes.
+
+use super::cluster::Cluster;
+use super::until;
+use quorate::api::{Kind, Limit, LimitMembers, PolicyRequest};
+use quorate::client::{
+    Ask, Client, Error, Options, Source, ThrottleError, ThrottleLayer, blocking, skipping, throttled,
+};
+use quorate::clock::Stopwatch;
+use std::convert::Infallible;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
+
+const MS: Duration = Duration::from_millis(1);
+
+/// A window for starts that a slow machine does not miss, though the promise is about the interval.
+fn spaced(rate: &str, max_reserved: u64) -> Limit {
+    let members = LimitMembers { rate: Some(rate.to_owned()), max_reserved: Some(max_reserved), ..Default::default() };
+    members.into()
+}
+
+fn in_flight(max: u64, lease: &str) -> Limit {
+    let lease = Some(lease.to_owned());
+    LimitMembers { kind: Some(Kind::Concurrency), max: Some(max), lease, ..Default::default() }.into()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_on_a_real_cluster() {
+    let cluster = Cluster::start(3).await;
+    let options = Options { worker: Some("surface".to_owned()), ..Options::new(cluster.urls()) };
+    let client = Client::with(&options).unwrap();
+
+    println!("acquire: one after the other, never closer than the interval");
+    let ask = Ask::new("acquire").limit(spaced("1/50ms", 10));
+    let began = Stopwatch::start();
+    let mut last = 0;
+    for _ in 0..4 {
+        let pass = client.acquire(&ask).await.unwrap();
+        let number = pass.number().expect("the cluster's word");
+        assert!(number > last, "fencing numbers grow");
+        last = number;
+    }
+    assert!(began.elapsed() >= 140 * MS, "three intervals, less what a slot may be late: {:?}", began.elapsed());
+
+    println!("try_acquire: now or not at all");
+    let rare = Ask::new("try").limit("1/1h");
+    assert!(client.try_acquire(&rare).await.unwrap().is_some());
+    assert!(client.try_acquire(&rare).await.unwrap().is_none());
+    let error = client.acquire(rare.clone().at_once()).await.unwrap_err();
+    assert!(matches!(error, Error::RateLimited(_)) && error.retry_after() > Some(Duration::from_secs(60)), "{error:?}");
+
+    println!("reserve: known, dropped, given back");
+    let ask = Ask::new("reserve").limit("1/1m");
+    client.acquire(&ask).await.unwrap();
+    let reservation = client.reserve(&ask).await.unwrap();
+    assert!(reservation.starts_in() > Duration::from_secs(50), "{:?}", reservation.starts_in());
+    assert_eq!(client.peek("reserve").await.unwrap().reserved, 1);
+    drop(reservation);
+    until("given back", async || client.peek("reserve").await.unwrap().reserved == 0).await;
+
+    println!("release: by number");
+    let reservation = client.reserve(&ask).await.unwrap();
+    let number = reservation.number().unwrap();
+    assert!(client.release("reserve", number).await.unwrap().released);
+    drop(reservation);
+    client.quiet().await;
+    assert_eq!(client.counters().not_given_back, 1, "twice is not possible, and no harm");
+
+    println!("patience: denied at once where no slot comes in time");
+    let error = client.acquire(ask.clone().max_wait(100 * MS)).await.unwrap_err();
+    assert!(matches!(error, Error::RateLimited(_)), "{error:?}");
+
+    println!("batch: each for itself, or all or nothing");
+    let two = ["batch-a", "batch-b"].map(|key| Ask::new(key).limit("1/1m"));
+    let results = client.batch(two.clone(), false).await.unwrap();
+    assert_eq!(results.len(), 2);
+    for reservation in results {
+        assert!(reservation.unwrap().start().await.unwrap().number().is_some());
+    }
+    let one_denied = [two[0].clone().at_once(), Ask::new("batch-c").limit("1/1m")];
+    let results = client.batch(one_denied.clone(), false).await.unwrap();
+    assert!(matches!(&results[..], [Err(Error::RateLimited(_)), Ok(_)]), "{results:?}");
+    drop(results);
+    let error = client.batch(one_denied, true).await.unwrap_err();
+    assert!(matches!(error, Error::RateLimited(_)), "{error:?}");
+
+    println!("policies: a limit that no request has to bring");
+    client.put_policy("stored", &PolicyRequest::new("stored:*", Limit::from("1/1m")), None).await.unwrap();
+    assert!(matches!(client.acquire("nobody:knows").await, Err(Error::Refused(_))));
+    let pass = client.acquire("stored:1").await.unwrap();
+    assert_eq!(pass.permit().unwrap().grant.policy.as_deref(), Some("stored"));
+
+    println!("{:?}", client.counters());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn functions_services_and_threads() {
+    let cluster = Cluster::start(3).await;
+    let client = Client::new(cluster.urls()).unwrap();
+
+    println!("throttled: calls are apart");
+    let began = Stopwatch::start();
+    let fetch = throttled(
+        &client,
+        |_: &u64| Ask::new("f").limit(spaced("1/40ms", 50)),
+        move |n: u64| async move { (n, began.elapsed()) },
+    );
+    let calls = futures::future::join_all((0..8).map(&fetch)).await;
+    let mut starts: Vec<_> = calls.into_iter().map(|call| call.unwrap().1).collect();
+    starts.sort();
+    println!("{starts:?}");
+    assert!(starts[7] - starts[0] >= 250 * MS, "seven intervals, less what the first may be late");
+
+    println!("skipping: no permit, no call");
+    let called = Arc::new(AtomicU64::new(0));
+    let count = Arc::clone(&called);
+    let skip = skipping(
+        &client,
+        |key: &&str| Ask::new(*key).limit("1/1h"),
+        move |_: &str| {
+            let count = Arc::clone(&count);
+            async move { count.fetch_add(1, Ordering::Relaxed) }
+        },
+    );
+    assert_eq!(skip("a").await.unwrap(), Some(0));
+    assert_eq!(skip("a").await.unwrap(), None);
+    assert_eq!(skip("b").await.unwrap(), Some(1), "another key");
+
+    println!("in flight: a lease lasts as long as the call, however long that is");
+    let (running, most) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let (now, peak) = (Arc::clone(&running), Arc::clone(&most));
+    let two_at_once = throttled(
+        &client,
+        |(): &()| Ask::new("leases").limit(in_flight(2, "300ms")),
+        move |()| {
+            let (now, peak) = (Arc::clone(&now), Arc::clone(&peak));
+            async move {
+                peak.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                // Longer than the lease: it has to be renewed.
+                tokio::time::sleep(450 * MS).await;
+                now.fetch_sub(1, Ordering::SeqCst);
+            }
+        },
+    );
+    for result in futures::future::join_all((0..6).map(|_| two_at_once(()))).await {
+        result.unwrap();
+    }
+    assert_eq!(most.load(Ordering::SeqCst), 2);
+    until("all leases are given back", async || client.peek("leases").await.unwrap().in_flight == 0).await;
+
+    println!("tower: requests of a service");
+    let log = Arc::new(Mutex::new(Vec::new()));
+    let inner = Arc::clone(&log);
+    let service = service_fn(move |request: String| {
+        inner.lock().unwrap().push(began.elapsed());
+        async move { Ok::<_, Infallible>(request.len()) }
+    });
+    let layer = ThrottleLayer::new(&client, |path: &String| Ask::new(path.clone()).limit(spaced("1/40ms", 50)));
+    let mut service = ServiceBuilder::new().layer(layer).service(service);
+    let mut answers = Vec::new();
+    for _ in 0..4 {
+        answers.push(service.ready().await.unwrap().call("/path".to_owned()));
+    }
+    for answer in futures::future::join_all(answers).await {
+        assert_eq!(answer, Ok(5));
+    }
+    let mut arrivals = log.lock().unwrap().clone();
+    arrivals.sort();
+    assert!(arrivals[3] - arrivals[0] >= 100 * MS, "{arrivals:?}");
+    let refuse = ThrottleLayer::new(&client, |(): &()| Ask::new("no limit anywhere"));
+    let refused = refuse_all(refuse).oneshot(()).await;
+    assert!(matches!(refused, Err(ThrottleError::NoPermit(Error::Refused(_)))), "{refused:?}");
+
+    println!("threads: the blocking twin");
+    let urls = cluster.urls();
+    tokio::task::spawn_blocking(move || on_a_thread(&urls)).await.unwrap();
+    assert_eq!(client.peek("blocking-reserve").await.unwrap().reserved, 0, "the last one waited for what it gave back");
+}
+
+fn refuse_all(
+    layer: ThrottleLayer<()>,
+) -> impl Service<
+    (),
+    Response = (),
+    Error = ThrottleError<Infallible>,
+    Future = impl Future<Output = Result<(), ThrottleError<Infallible>>>,
+> {
+    ServiceBuilder::new().layer(layer).service(service_fn(async |()| Ok::<_, Infallible>(())))
+}
+
+fn on_a_thread(urls: &[String]) {
+    let client = blocking::Client::new(urls).unwrap();
+    let ask = Ask::new("blocking").limit(spaced("1/40ms", 50));
+    let began = Stopwatch::start();
+    let double = blocking::throttled(&client, move |_: &u64| ask.clone(), |number: u64| number * 2);
+    assert_eq!((double(1).unwrap(), double(2).unwrap(), double(3).unwrap()), (2, 4, 6));
+    assert!(began.elapsed() >= 70 * MS, "{:?}", began.elapsed());
+    let rare = Ask::new("blocking-rare").limit("1/1h");
+    assert!(matches!(client.try_acquire(&rare).unwrap().unwrap().source(), Source::Cluster(_)));
+    assert!(client.try_acquire(&rare).unwrap().is_none());
+    let skip = blocking::skipping(&client, |(): &()| Ask::new("blocking-rare").limit("1/1h"), |()| ());
+    assert_eq!(skip(()).unwrap(), None);
+    let held = Ask::new("blocking-lease").limit(in_flight(1, "10s"));
+    let pass = client.acquire(&held).unwrap();
+    assert_eq!(client.run(pass, || client.peek("blocking-lease").unwrap().in_flight).unwrap(), 1);
+    assert_eq!(client.peek("blocking-lease").unwrap().in_flight, 0);
+    let slow = Ask::new("blocking-reserve").limit("1/1m");
+    client.acquire(&slow).unwrap();
+    let reservation = client.reserve(&slow).unwrap();
+    assert!(reservation.starts_in() > Duration::from_secs(50));
+    drop(client);
+    drop(double);
+    drop(skip);
+    drop(reservation);
+}
