@@ -4,6 +4,7 @@
 //! reservations through committed log entries. `docs/ARCHITECTURE.md` is the map of the modules below; `tests/tidy.rs`
 //! enforces which of them may use which.
 
+pub mod agent;
 pub mod api;
 pub mod bench;
 pub mod chaos;
@@ -11,6 +12,7 @@ pub mod cli;
 pub mod client;
 pub mod clock;
 pub mod config;
+pub mod edge;
 pub mod failpoint;
 pub mod history;
 pub mod http;
@@ -20,6 +22,7 @@ pub mod metric_names;
 pub mod node;
 pub mod planted;
 pub mod progress;
+pub mod proxy;
 pub mod raft;
 pub mod state;
 pub mod telemetry;
