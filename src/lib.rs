@@ -8,6 +8,8 @@
 //! ([`limiter`]), the bounds ([`limits`]) and a stopwatch. What makes a node is behind the feature `server`, which is on
 //! by default (`docs/adr/0019-client-without-server.md`).
 
+#[cfg(feature = "server")]
+pub mod agent;
 pub mod api;
 #[cfg(feature = "server")]
 pub mod bench;
@@ -21,6 +23,8 @@ pub mod client;
 pub mod clock;
 #[cfg(feature = "server")]
 pub mod config;
+#[cfg(feature = "server")]
+pub mod edge;
 #[cfg(feature = "server")]
 pub mod failpoint;
 #[cfg(feature = "server")]
@@ -37,6 +41,8 @@ pub mod node;
 pub mod planted;
 #[cfg(feature = "server")]
 pub mod progress;
+#[cfg(feature = "server")]
+pub mod proxy;
 #[cfg(feature = "server")]
 pub mod raft;
 #[cfg(feature = "server")]

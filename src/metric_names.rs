@@ -57,6 +57,30 @@ pub const HTTP_REQUESTS_TOTAL: &str = "quorate_http_requests_total";
 pub const HTTP_CONNECTIONS: &str = "quorate_http_connections";
 /// Client connections turned away because too many were open.
 pub const HTTP_CONNECTIONS_REJECTED_TOTAL: &str = "quorate_http_connections_rejected_total";
+/// Requests that came to a proxy, by `outcome`.
+pub const PROXY_REQUESTS_TOTAL: &str = "quorate_proxy_requests_total";
+/// Requests that a proxy holds until their permits.
+pub const PROXY_WAITING: &str = "quorate_proxy_waiting";
+/// How long a proxy held requests that it then passed on.
+pub const PROXY_HELD_SECONDS: &str = "quorate_proxy_held_seconds";
+/// What of that the permit did not ask for: the proxy's own overhead, with its way to the cluster.
+pub const PROXY_OVERHEAD_SECONDS: &str = "quorate_proxy_overhead_seconds";
+/// Acquires that an agent answered, by `outcome`.
+pub const AGENT_ACQUIRES_TOTAL: &str = "quorate_agent_acquires_total";
+/// From the last byte of an acquire to the agent's answer.
+pub const AGENT_ACQUIRE_DURATION_SECONDS: &str = "quorate_agent_acquire_duration_seconds";
+/// Requests that an agent put to the cluster one to one.
+pub const AGENT_PASSED_TOTAL: &str = "quorate_agent_passed_total";
+/// Slots by what became of them: `reserved`, `handed_out`, `given_back` or `wasted`.
+pub const AGENT_SLOTS_TOTAL: &str = "quorate_agent_slots_total";
+/// Blocks that an agent asked for, by `outcome`: `granted`, `denied`, `unavailable` or `unknown`.
+pub const AGENT_BLOCKS_TOTAL: &str = "quorate_agent_blocks_total";
+/// Slots that an agent holds and has not handed out.
+pub const AGENT_SLOTS_HELD: &str = "quorate_agent_slots_held";
+/// Keys that an agent knows.
+pub const AGENT_KEYS: &str = "quorate_agent_keys";
+/// Workers that wait at an agent for a block.
+pub const AGENT_WAITING: &str = "quorate_agent_waiting";
 
 /// Upper bounds for every histogram of seconds: a decision takes a fraction of a millisecond in memory, some
 /// milliseconds with a disk, seconds when the cluster looks for a leader.
@@ -65,6 +89,10 @@ const SECONDS_BUCKETS: [f64; 22] = [
     0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0,
 ];
 
+/// Upper bounds for how long a proxy holds requests: a limit may ask for minutes.
+const HELD_BUCKETS: [f64; 18] =
+    [0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0];
+
 /// Upper bounds for the number of commands in a log entry.
 const BATCH_BUCKETS: [f64; 11] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1_024.0];
 
@@ -72,6 +100,7 @@ const BATCH_BUCKETS: [f64; 11] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 2
 pub fn builder() -> Result<PrometheusBuilder, BuildError> {
     PrometheusBuilder::new()
         .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &SECONDS_BUCKETS)?
+        .set_buckets_for_metric(Matcher::Full(PROXY_HELD_SECONDS.to_owned()), &HELD_BUCKETS)?
         .set_buckets_for_metric(Matcher::Full(BATCH_SIZE.to_owned()), &BATCH_BUCKETS)
 }
 
@@ -109,6 +138,22 @@ pub fn describe() {
     describe_counter!(HTTP_REQUESTS_TOTAL, "Answers by route and status");
     describe_gauge!(HTTP_CONNECTIONS, "Client connections now open");
     describe_counter!(HTTP_CONNECTIONS_REJECTED_TOTAL, "Client connections turned away because too many were open");
+    describe_counter!(PROXY_REQUESTS_TOTAL, "Requests that came to the proxy, by outcome");
+    describe_gauge!(PROXY_WAITING, "Requests that the proxy holds until their permits");
+    describe_histogram!(PROXY_HELD_SECONDS, Unit::Seconds, "How long the proxy held requests that it passed on");
+    describe_histogram!(PROXY_OVERHEAD_SECONDS, Unit::Seconds, "What of that the permit did not ask for");
+    describe_counter!(AGENT_ACQUIRES_TOTAL, "Acquires that the agent answered, by outcome");
+    describe_histogram!(
+        AGENT_ACQUIRE_DURATION_SECONDS,
+        Unit::Seconds,
+        "From the last byte of an acquire to the agent's answer"
+    );
+    describe_counter!(AGENT_PASSED_TOTAL, "Requests that the agent put to the cluster one to one");
+    describe_counter!(AGENT_SLOTS_TOTAL, "Slots by what became of them");
+    describe_counter!(AGENT_BLOCKS_TOTAL, "Blocks that the agent asked for, by outcome");
+    describe_gauge!(AGENT_SLOTS_HELD, "Slots that the agent holds and has not handed out");
+    describe_gauge!(AGENT_KEYS, "Keys that the agent knows");
+    describe_gauge!(AGENT_WAITING, "Workers that wait at the agent for a block");
     metrics_process::Collector::default().describe();
     gauge!(BUILD_INFO, "version" => env!("CARGO_PKG_VERSION")).set(1.0);
 }

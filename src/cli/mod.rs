@@ -3,12 +3,13 @@
 //! Invariants
 //! - Data goes to stdout, messages to stderr; with `--json` the data is JSON, failures included.
 //! - Exit codes are a contract ([`exit::Exit`]).
-//! - Every command but `node` and `up` is a user of `client` like any other program.
+//! - Every command but `node`, `up` and `agent` is a user of `client` like any other program.
 //! - A closed pipe ends the program quietly.
 //!
 //! Not here: what settings mean (`config.rs`), how requests are retried (`client/`).
 
 mod acquire;
+mod agent;
 mod audit;
 mod bench;
 mod chaos;
@@ -24,6 +25,7 @@ mod limit;
 mod node;
 mod output;
 mod policy;
+mod proxy;
 mod reach;
 mod release;
 mod renew;
@@ -79,6 +81,10 @@ enum Command {
     /// Add and remove nodes, hand leadership over
     #[command(subcommand)]
     Cluster(cluster::Command),
+    /// Run a reverse proxy that holds each request until its permit
+    Proxy(proxy::Args),
+    /// Run an agent that reserves slots ahead for a site far from the cluster
+    Agent(agent::Args),
     /// Measure how fast a cluster is, and compare it with others in the same run
     Bench(bench::Args),
     #[command(hide = true)]
@@ -115,6 +121,8 @@ pub fn main() -> ExitCode {
         Command::Cluster(command) => {
             runtime(false).and_then(|runtime| runtime.block_on(cluster::run(&command, output)))
         }
+        Command::Proxy(args) => proxy::run(args),
+        Command::Agent(args) => agent::run(args),
         Command::Bench(args) => bench::run(&args, output),
         Command::BenchCeiling => bench::ceiling(),
         Command::Chaos(args) => runtime(true).and_then(|runtime| runtime.block_on(chaos::run(&args, output))),

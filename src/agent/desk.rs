@@ -1,0 +1,470 @@
+//! All state of an agent, and what happens to it: a request comes, a block arrives, time passes.
+//!
+//! No clock and no network here: every call brings its instant and says what to do. One request after the other goes through
+//! it, under one lock, and none of it waits.
+
+use super::ask::{Lease, Which, has_slots, is_bucket};
+use super::block::{Ns, Pace, Slot, Stock, Taken, Terms, most_ahead};
+use super::ids::{Ids, Known};
+use super::meters::Meters;
+use super::options::Options;
+use crate::api::{AcquireResponse, Code, Limit, Millis, Problem, Reason};
+use crate::limits::BATCH_REQUESTS_MAX;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use tokio::sync::oneshot;
+
+/// A shelf that nobody has asked of for so long is forgotten.
+const FORGET_AFTER_NS: Ns = 60_000_000_000;
+/// How long a key whose limit has no slots is passed on before it is looked at again.
+const PASS_FOR_NS: Ns = 10_000_000_000;
+/// A site that has not asked for four slots in a row no longer needs what is held for it; within these bounds.
+const IDLE_SLOTS: u64 = 4;
+const IDLE_NS_MIN: Ns = 50_000_000;
+const IDLE_NS_MAX: Ns = 1_000_000_000;
+/// The round trip as long as none was measured.
+const ROUND_TRIP_NS_FIRST: Ns = 20_000_000;
+
+/// The grant as the cluster worded it.
+pub(super) type Grant = Arc<AcquireResponse>;
+
+/// What a worker gets.
+#[derive(Debug)]
+pub(super) enum Reply {
+    /// A slot, first seen then, and whether it had it before.
+    Granted(Slot<Grant>, Ns, bool),
+    Problem(Box<Problem>),
+    /// Put it to the cluster.
+    Pass,
+}
+
+/// What comes of a request.
+#[derive(Debug)]
+pub(super) enum Step {
+    Now(Reply),
+    /// The reply comes with a block.
+    Wait(oneshot::Receiver<Reply>),
+}
+
+/// A block to be asked for.
+#[derive(Debug, Clone)]
+pub(super) struct Block {
+    pub(super) which: Arc<Which>,
+    pub(super) limit: Option<Limit>,
+    /// Those who wait, by ticket, with their terms; each is one request.
+    pub(super) waiting: Vec<(u64, Terms)>,
+    /// So many more, to be held.
+    pub(super) extra: usize,
+    /// The slots of a bucket are asked for this far apart.
+    pub(super) stagger: Option<Ns>,
+}
+
+/// One result of a block.
+pub(super) type Outcome = Result<Slot<Grant>, Box<Problem>>;
+
+/// Slots to be given back, all of one key, the newest first.
+#[derive(Debug)]
+pub(super) struct Back {
+    pub(super) key: String,
+    pub(super) permits: Vec<u64>,
+}
+
+struct Waiter {
+    ticket: u64,
+    terms: Terms,
+    first: Ns,
+    id: Option<String>,
+    /// More than one where the same request was sent again meanwhile.
+    senders: Vec<oneshot::Sender<Reply>>,
+}
+
+/// Everything about one key under one limit.
+struct Shelf {
+    limit: Option<Limit>,
+    stock: Stock<Grant>,
+    pace: Pace,
+    waiting: VecDeque<Waiter>,
+    /// A block is on its way.
+    asking: bool,
+    /// Between two slots of the limit; of a bucket, between two requests.
+    distance: Option<Ns>,
+    bucket: bool,
+    /// Mean time between two requests.
+    gap: Ns,
+    last_request: Option<Ns>,
+    /// How long after the one before, or after its slot, that request came.
+    since_busy: Option<Ns>,
+    /// The last request, or the last slot that was handed out, whichever is later: until then whoever has it is busy.
+    busy_until: Ns,
+    pass_until: Ns,
+}
+
+/// All of it.
+pub(super) struct Desk {
+    options: Options,
+    meters: Meters,
+    shelves: HashMap<Arc<Which>, Shelf>,
+    ids: Ids<Arc<Which>, Grant>,
+    round_trip: Option<Ns>,
+    tickets: u64,
+    held: usize,
+    waiting: usize,
+    closing: bool,
+}
+
+impl Desk {
+    pub(super) fn new(options: Options, meters: Meters) -> Self {
+        Self {
+            options,
+            meters,
+            shelves: HashMap::new(),
+            ids: Ids::default(),
+            round_trip: None,
+            tickets: 0,
+            held: 0,
+            waiting: 0,
+            closing: false,
+        }
+    }
+
+    /// A request comes. The block, if there is one, is to be asked for.
+    pub(super) fn acquire(&mut self, lease: &Lease, now: Ns) -> (Step, Option<Block>) {
+        let refused = |code, detail: &str| {
+            let problem = Problem::new(code, detail).about(&lease.which.key).retry_after(SECOND);
+            (Step::Now(Reply::Problem(Box::new(problem))), None)
+        };
+        if self.closing {
+            return refused(Code::ShuttingDown, "this agent is on its way down");
+        }
+        let first = match lease.id.as_deref().map(|id| self.ids.meet(id, Arc::clone(&lease.which), now)) {
+            None => now,
+            Some(Known::Waiting(first)) => first,
+            Some(Known::Granted(slot, first)) => return (Step::Now(Reply::Granted(slot, first, true)), None),
+            Some(Known::Reused) => {
+                let detail = "the request id was used for another key or limit; every request needs an id of its own";
+                let problem = Problem::new(Code::RequestIdReused, detail).about(&lease.which.key);
+                return (Step::Now(Reply::Problem(Box::new(problem))), None);
+            }
+            Some(Known::Full) => {
+                return refused(Code::Overloaded, "this agent remembers as many request ids as it may");
+            }
+        };
+        if !self.shelves.contains_key(&lease.which) && self.shelves.len() >= self.options.keys_max {
+            return refused(Code::TooManyKeys, "this agent knows as many keys as it may; idle ones are forgotten");
+        }
+        let shelf = self.shelves.entry(Arc::clone(&lease.which)).or_insert_with(|| Shelf::new(lease.limit.clone()));
+        if shelf.pass_until > now {
+            return (Step::Now(Reply::Pass), None);
+        }
+        shelf.asked(now);
+        let dead = shelf.drop_dead(now);
+        self.held -= dead;
+        self.meters.wasted.increment(dead as u64);
+        let step = match shelf.stock.take(now, &lease.terms) {
+            Taken::Slot(slot) => {
+                shelf.pace.used();
+                shelf.handed(&slot);
+                self.held -= 1;
+                self.meters.handed_out.increment(1);
+                if let Some(id) = &lease.id {
+                    self.ids.grant(id, slot.grant.permit, &slot);
+                }
+                Step::Now(Reply::Granted(slot, first, false))
+            }
+            Taken::NotFree(wait) => Step::Now(denied(&lease.which, Reason::NotFreeNow, wait)),
+            Taken::TooFar(over) => Step::Now(denied(&lease.which, Reason::WouldWaitTooLong, over)),
+            // What is free now only the cluster knows.
+            Taken::Nothing if lease.terms.now_only => return (Step::Now(Reply::Pass), None),
+            Taken::Nothing => {
+                let (sender, receiver) = oneshot::channel();
+                let same = |waiter: &&mut Waiter| lease.id.is_some() && waiter.id == lease.id;
+                if let Some(waiter) = shelf.waiting.iter_mut().find(same) {
+                    waiter.senders.push(sender);
+                } else if self.waiting >= self.options.waiting_max {
+                    return refused(Code::Overloaded, "as many workers wait at this agent as may");
+                } else {
+                    self.tickets += 1;
+                    self.waiting += 1;
+                    let (ticket, terms, id) = (self.tickets, lease.terms, lease.id.clone());
+                    shelf.waiting.push_back(Waiter { ticket, terms, first, id, senders: vec![sender] });
+                }
+                Step::Wait(receiver)
+            }
+        };
+        (step, self.next_block(&lease.which))
+    }
+
+    /// The next block of a shelf, if one is due and none on its way.
+    fn next_block(&mut self, which: &Arc<Which>) -> Option<Block> {
+        let round_trip = self.round_trip.unwrap_or(ROUND_TRIP_NS_FIRST);
+        let room = u32::try_from(self.options.slots_max.saturating_sub(self.held)).unwrap_or(u32::MAX);
+        let shelf = self.shelves.get_mut(which)?;
+        if shelf.asking || shelf.waiting.is_empty() && (self.closing || !shelf.pace.runs_low(shelf.stock.len())) {
+            return None;
+        }
+        let age_max = u64::try_from(self.options.age_max.as_nanos()).unwrap_or(u64::MAX);
+        let most = most_ahead(round_trip, shelf.distance, age_max, self.options.block_max).min(room);
+        let soon = !shelf.waiting.is_empty() && shelf.came_soon(round_trip);
+        let ahead = if self.closing { 0 } else { shelf.pace.round(soon, most) };
+        let extra = ahead.saturating_sub(shelf.stock.len());
+        let waiting = shelf.waiting.iter().take(BATCH_REQUESTS_MAX - extra).map(|waiter| (waiter.ticket, waiter.terms));
+        let waiting: Vec<_> = waiting.collect();
+        if waiting.is_empty() && extra == 0 {
+            return None;
+        }
+        shelf.asking = true;
+        let stagger = shelf.bucket.then_some(shelf.gap.max(1));
+        Some(Block { which: Arc::clone(which), limit: shelf.limit.clone(), waiting, extra, stagger })
+    }
+
+    /// A block has come, or has not: one outcome for each of its requests, those of the waiting first; or one for all.
+    /// Slots that nobody here can use are to be given back; the next block, if there is one, is to be asked for.
+    pub(super) fn settle(
+        &mut self,
+        block: &Block,
+        outcomes: Result<Vec<Outcome>, Box<Problem>>,
+        now: Ns,
+    ) -> (Option<Back>, Option<Block>) {
+        let Some(shelf) = self.shelves.get_mut(&block.which) else { return (None, None) };
+        shelf.asking = false;
+        let mut problems: HashMap<u64, Box<Problem>> = HashMap::new();
+        match outcomes {
+            Ok(outcomes) => {
+                let tickets = block.waiting.iter().map(|(ticket, _)| Some(*ticket)).chain(std::iter::repeat(None));
+                let mut slots = Vec::new();
+                for (outcome, ticket) in outcomes.into_iter().zip(tickets) {
+                    match (outcome, ticket) {
+                        (Ok(slot), _) => slots.push(slot),
+                        (Err(problem), Some(ticket)) => drop(problems.insert(ticket, problem)),
+                        (Err(_), None) => {}
+                    }
+                }
+                shelf.learn(&slots, now);
+                self.held += slots.len();
+                slots.into_iter().for_each(|slot| shelf.stock.add(slot));
+            }
+            Err(problem) => problems.extend(block.waiting.iter().map(|(ticket, _)| (*ticket, problem.clone()))),
+        }
+        self.serve(&block.which, &mut problems, now);
+        let back = self.shelves.get_mut(&block.which).filter(|shelf| shelf.pass_until > now).and_then(|shelf| {
+            // What is no line of slots is not held ahead.
+            let back = shelf.stock.give_back(now, 0, 0);
+            let rest = shelf.stock.len();
+            shelf.stock = Stock::default();
+            self.held -= back.len() + rest;
+            self.meters.wasted.increment(rest as u64);
+            Back::new(&block.which.key, &back)
+        });
+        (back, self.next_block(&block.which))
+    }
+
+    /// Hands slots to those who wait, first come, first served; tells the others what came of it.
+    fn serve(&mut self, which: &Arc<Which>, problems: &mut HashMap<u64, Box<Problem>>, now: Ns) {
+        let Some(shelf) = self.shelves.get_mut(which) else { return };
+        let dead = shelf.drop_dead(now);
+        self.held -= dead;
+        self.meters.wasted.increment(dead as u64);
+        let mut still = VecDeque::new();
+        for waiter in std::mem::take(&mut shelf.waiting) {
+            if waiter.senders.iter().all(oneshot::Sender::is_closed) {
+                self.waiting -= 1;
+                continue;
+            }
+            let reply = match shelf.stock.take(now, &waiter.terms) {
+                Taken::Slot(slot) => {
+                    shelf.handed(&slot);
+                    self.held -= 1;
+                    self.meters.handed_out.increment(1);
+                    if let Some(id) = &waiter.id {
+                        self.ids.grant(id, slot.grant.permit, &slot);
+                    }
+                    (slot, waiter.first)
+                }
+                _ => match problems.remove(&waiter.ticket) {
+                    Some(problem) => {
+                        self.waiting -= 1;
+                        waiter.tell(|| Reply::Problem(problem.clone()));
+                        continue;
+                    }
+                    None => {
+                        still.push_back(waiter);
+                        continue;
+                    }
+                },
+            };
+            self.waiting -= 1;
+            waiter.tell(|| Reply::Granted(reply.0.clone(), reply.1, false));
+        }
+        shelf.waiting = still;
+    }
+
+    /// A worker that had no id has gone before it got its slot: somebody else may have it.
+    pub(super) fn take_back(&mut self, which: &Arc<Which>, slot: Slot<Grant>) {
+        if let Some(shelf) = self.shelves.get_mut(which) {
+            self.held += 1;
+            shelf.stock.add(slot);
+        }
+    }
+
+    /// Time passes: what has died is dropped, what an idle site holds is to be given back, who is long gone is forgotten.
+    pub(super) fn tick(&mut self, now: Ns) -> Vec<Back> {
+        let way = self.round_trip.unwrap_or(ROUND_TRIP_NS_FIRST);
+        let mut all = Vec::new();
+        let (mut held, mut dead) = (0, 0);
+        self.shelves.retain(|which, shelf| {
+            dead += shelf.drop_dead(now);
+            if shelf.is_idle(now) && !shelf.stock.is_empty() {
+                let back = shelf.stock.give_back(now, 0, way);
+                shelf.pace.lost(back.len());
+                all.extend(Back::new(&which.key, &back));
+            }
+            held += shelf.stock.len();
+            !shelf.is_forgotten(now)
+        });
+        self.held = held;
+        self.meters.wasted.increment(dead as u64);
+        self.meters.sizes(held, self.shelves.len(), self.waiting);
+        all
+    }
+
+    /// From now on nothing is granted and nothing reserved; all that is held and lies ahead is to be given back.
+    pub(super) fn close(&mut self, now: Ns) -> Vec<Back> {
+        self.closing = true;
+        let mut all = Vec::new();
+        for (which, shelf) in &mut self.shelves {
+            let dead = shelf.drop_dead(now);
+            let back = shelf.stock.give_back(now, 0, 0);
+            let rest = shelf.stock.len();
+            shelf.stock = Stock::default();
+            self.meters.wasted.increment((dead + rest) as u64);
+            all.extend(Back::new(&which.key, &back));
+        }
+        self.held = 0;
+        all
+    }
+
+    /// Whether blocks are on their way.
+    pub(super) fn is_asking(&self) -> bool {
+        self.shelves.values().any(|shelf| shelf.asking)
+    }
+
+    /// A worker gives a permit back. False if it was never handed out: it is not the worker's to give.
+    pub(super) fn release(&mut self, key: &str, permit: u64) -> bool {
+        let holds = |shelf: &Shelf| shelf.stock.iter().any(|slot| slot.grant.permit == permit);
+        if self.shelves.iter().any(|(which, shelf)| which.key == key && holds(shelf)) {
+            return false;
+        }
+        self.ids.forget(permit);
+        true
+    }
+
+    /// How long an exchange with the cluster took.
+    pub(super) fn took(&mut self, round_trip: Ns) {
+        self.round_trip = Some(self.round_trip.map_or(round_trip, |mean| (mean / 8) * 7 + round_trip / 8));
+    }
+}
+
+const SECOND: Millis = Millis::up_from_ns(1_000_000_000);
+
+fn denied(which: &Which, reason: Reason, retry_after: Ns) -> Reply {
+    let retry_after = Millis::up_from_ns(retry_after);
+    let detail = match reason {
+        Reason::NotFreeNow => format!("no permit is free now; the next one of this site is in {retry_after} ms"),
+        _ => format!(
+            "the next slot of this site lies farther ahead than max_wait_ms; in {retry_after} ms it no longer will"
+        ),
+    };
+    Reply::Problem(Box::new(Problem::denied(&which.key, reason, retry_after, detail)))
+}
+
+impl Back {
+    fn new(key: &str, slots: &[Slot<Grant>]) -> Option<Self> {
+        let permits: Vec<_> = slots.iter().map(|slot| slot.grant.permit).collect();
+        (!permits.is_empty()).then(|| Self { key: key.to_owned(), permits })
+    }
+}
+
+impl Waiter {
+    fn tell(self, reply: impl Fn() -> Reply) {
+        for sender in self.senders {
+            // Whoever has gone has gone.
+            let _ = sender.send(reply());
+        }
+    }
+}
+
+impl Shelf {
+    fn new(limit: Option<Limit>) -> Self {
+        Self {
+            bucket: is_bucket(limit.as_ref()),
+            limit,
+            stock: Stock::default(),
+            pace: Pace::default(),
+            waiting: VecDeque::new(),
+            asking: false,
+            distance: None,
+            gap: IDLE_NS_MAX,
+            last_request: None,
+            since_busy: None,
+            busy_until: 0,
+            pass_until: 0,
+        }
+    }
+
+    /// Somebody asks.
+    fn asked(&mut self, now: Ns) {
+        if let Some(last) = self.last_request {
+            let gap = now.saturating_sub(last).min(IDLE_NS_MAX);
+            self.gap = (self.gap / 4) * 3 + gap / 4;
+            self.since_busy = Some(now.saturating_sub(last.max(self.busy_until)));
+        }
+        self.last_request = Some(now);
+    }
+
+    /// Whether the last request came so soon after the one before it, or after its slot, that a slot held ahead would have been
+    /// used.
+    fn came_soon(&self, round_trip: Ns) -> bool {
+        let near = round_trip.saturating_mul(2).saturating_add(self.distance.unwrap_or(0).saturating_mul(2));
+        self.since_busy.is_some_and(|since| since <= near)
+    }
+
+    /// A slot goes to a worker, who is busy until it has come.
+    fn handed(&mut self, slot: &Slot<Grant>) {
+        self.busy_until = self.busy_until.max(slot.start);
+    }
+
+    fn drop_dead(&mut self, now: Ns) -> usize {
+        let dead = self.stock.drop_dead(now);
+        self.pace.lost(dead);
+        dead
+    }
+
+    /// Learns what the limit is like from slots that it gave in one go.
+    fn learn(&mut self, slots: &[Slot<Grant>], now: Ns) {
+        if let Some(slot) = slots.first() {
+            let limit = slot.grant.limit.as_ref();
+            self.bucket = is_bucket(limit);
+            if !has_slots(limit) {
+                self.pass_until = now.saturating_add(PASS_FOR_NS);
+            }
+        }
+        let apart = slots.windows(2).map(|pair| pair[1].grant.slot_ms.ns().saturating_sub(pair[0].grant.slot_ms.ns()));
+        let smallest = apart.filter(|apart| *apart > 0).min();
+        self.distance = if self.bucket { Some(self.gap.max(1)) } else { smallest.or(self.distance) };
+    }
+
+    fn is_idle(&self, now: Ns) -> bool {
+        let patience = self.distance.unwrap_or(0).saturating_mul(IDLE_SLOTS).clamp(IDLE_NS_MIN, IDLE_NS_MAX);
+        let last = self.last_request.unwrap_or(0).max(self.busy_until);
+        self.waiting.is_empty() && !self.asking && now > last.saturating_add(patience)
+    }
+
+    fn is_forgotten(&self, now: Ns) -> bool {
+        let last = self.last_request.unwrap_or(0).max(self.busy_until).max(self.pass_until);
+        self.stock.is_empty() && self.waiting.is_empty() && !self.asking && now > last.saturating_add(FORGET_AFTER_NS)
+    }
+}
+
+#[cfg(test)]
+#[path = "desk_tests.rs"]
+mod tests;
