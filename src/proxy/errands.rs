@@ -40,7 +40,7 @@ impl Errands {
     /// Asks for a permit, and sees to it that it does not get lost.
     pub(super) fn ask(&self, key: &str, request: crate::api::AcquireRequest) -> Asked {
         let client = self.client.clone();
-        let answer = tokio::spawn(async move { client.acquire(request).await });
+        let answer = tokio::spawn(async move { client.request(request).await });
         Asked { errands: self.clone(), key: key.to_owned(), answer: Some(answer) }
     }
 

@@ -77,7 +77,7 @@ impl Holder {
                         return Err(Refusal::Expired(expired));
                     }
                 }
-                Err(Error::Denied(problem)) if problem.reason == Some(Reason::ReservationsFull) => {
+                Err(Error::RateLimited(problem)) if problem.reason == Some(Reason::ReservationsFull) => {
                     let pause = problem.retry_after_ms.map_or(PAUSE_MIN, Millis::duration).max(PAUSE_MIN);
                     let begun = Stopwatch::start();
                     if pause > left {

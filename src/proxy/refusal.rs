@@ -113,7 +113,8 @@ impl From<Error> for Refusal {
     /// Fail closed: where nobody decided, or nobody knows what was decided, nothing is passed on.
     fn from(error: Error) -> Self {
         match error {
-            Error::Denied(problem) => Self::TooLong(problem.detail, problem.retry_after_ms),
+            Error::RateLimited(problem) => Self::TooLong(problem.detail, problem.retry_after_ms),
+            Error::Timeout { detail } => Self::TooLong(detail, None),
             Error::Refused(problem) => Self::Refused(problem),
             Error::Unavailable { problem: Some(problem), .. } => Self::Unavailable(*problem),
             Error::Unavailable { detail, .. } => {
@@ -124,7 +125,10 @@ impl From<Error> for Refusal {
                 let detail = format!("the cluster did not come to an answer, and nothing was passed on: {detail}");
                 Self::Unavailable(Problem::new(Code::NoQuorum, detail))
             }
-            Error::Misuse(detail) => Self::Unavailable(Problem::new(Code::Internal, detail)),
+            // Nothing here works under a lease.
+            other @ (Error::LeaseLost(_) | Error::Misuse(_)) => {
+                Self::Unavailable(Problem::new(Code::Internal, other.to_string()))
+            }
         }
     }
 }
