@@ -121,15 +121,20 @@ impl Agent {
             let mut next = Some(block);
             while let Some(block) = next {
                 let outcomes = agent.ask(&block).await;
-                let (back, due) = agent.desk().settle(&block, outcomes, agent.now());
+                let (outcomes, received) = match outcomes {
+                    Ok((outcomes, received)) => (Ok(outcomes), received),
+                    Err(problem) => (Err(problem), agent.now()),
+                };
+                // At the instant of the receipt: a slot that was free then goes to whoever waited for it.
+                let (back, due) = agent.desk().settle(&block, outcomes, received);
                 agent.give_back(back.into_iter().collect());
                 next = due;
             }
         });
     }
 
-    /// One outcome for each request of a block, or one for all.
-    async fn ask(&self, block: &Block) -> Result<Vec<Outcome>, Box<Problem>> {
+    /// One outcome for each request of a block, with the instant of the receipt; or one problem for all.
+    async fn ask(&self, block: &Block) -> Result<(Vec<Outcome>, Ns), Box<Problem>> {
         let request = self.batch(block);
         let asked = request.requests.len();
         let body = serde_json::to_vec(&request).map_err(|error| internal(&error.to_string()))?;
@@ -169,7 +174,7 @@ impl Agent {
         self.0.meters.reserved.increment((granted + expired) as u64);
         self.0.meters.wasted.increment(expired as u64);
         meters::block(if granted > 0 { "granted" } else { "denied" });
-        Ok(outcomes)
+        Ok((outcomes, received))
     }
 
     fn batch(&self, block: &Block) -> BatchRequest {

@@ -39,9 +39,24 @@ impl Meters {
     }
 }
 
-/// A request came to its end.
-pub(super) fn ended(outcome: &'static str) {
-    counter!(PROXY_REQUESTS_TOTAL, "outcome" => outcome).increment(1);
+/// How a request comes to its end: one whose handling was dropped without a word has lost its client.
+pub(super) struct Ending(&'static str);
+
+impl Ending {
+    pub(super) const fn new() -> Self {
+        Self("client_gone")
+    }
+
+    /// It ends like this.
+    pub(super) fn with(mut self, outcome: &'static str) {
+        self.0 = outcome;
+    }
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        counter!(PROXY_REQUESTS_TOTAL, "outcome" => self.0).increment(1);
+    }
 }
 
 impl Drop for Waiting {

@@ -3,7 +3,7 @@
 use super::errands::Errands;
 use super::forward::Forwarder;
 use super::hold::Holder;
-use super::meters::{self, Meters};
+use super::meters::{Ending, Meters};
 use super::options::{Options, client_of};
 use super::refusal::Refusal;
 use crate::client::Client;
@@ -91,6 +91,7 @@ pub async fn run(
 
 impl Proxy {
     async fn answer(&self, request: Request<Incoming>, peer: Peer) -> Response<Body> {
+        let ending = Ending::new();
         let (parts, body) = request.into_parts();
         let passed = match self.options.key.of(&parts) {
             Ok(key) => self.pass(&key, &peer).await,
@@ -98,20 +99,17 @@ impl Proxy {
         };
         let done = match passed {
             // Nobody reads this; whatever was reserved is on its way back.
-            None => {
-                meters::ended("client_gone");
-                return edge::text(StatusCode::SERVICE_UNAVAILABLE, "");
-            }
+            None => return edge::text(StatusCode::SERVICE_UNAVAILABLE, ""),
             Some(Ok(())) => self.forwarder.forward(Request::from_parts(parts, body), &client_of(&peer)).await,
             Some(Err(refusal)) => Err(refusal),
         };
         match done {
             Ok(response) => {
-                meters::ended("forwarded");
+                ending.with("forwarded");
                 response
             }
             Err(refusal) => {
-                meters::ended(refusal.outcome());
+                ending.with(refusal.outcome());
                 refusal.response()
             }
         }

@@ -38,8 +38,8 @@ impl Program {
     pub(crate) fn proxy(upstream: &str, nodes: &[String], more: &[&str]) -> Self {
         let nodes = nodes.join(",");
         let usual = ["proxy", "--upstream", upstream, "--nodes", &nodes, "--listen", "127.0.0.1:0"];
-        let arguments: Vec<_> =
-            usual.into_iter().chain(["--metrics-listen", "127.0.0.1:0"]).chain(more.iter().copied());
+        let metrics = ["--metrics-listen", "127.0.0.1:0"];
+        let arguments = usual.into_iter().chain(metrics).chain(more.iter().copied());
         Self::start(&arguments.collect::<Vec<_>>(), 2)
     }
 

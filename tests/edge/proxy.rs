@@ -120,7 +120,8 @@ async fn bodies_go_through_as_they_come() {
 async fn whoever_goes_away_gives_back() {
     let cluster = Cluster::start(1).await;
     let target = Target::start().await;
-    let mut proxy = Program::proxy(&target.url, &cluster.urls(), &["--key", "header:x-key", "--limit", "1/20s"]);
+    let more = ["--key", "header:x-key", "--limit", "1/20s", "--max-wait", "60s"];
+    let mut proxy = Program::proxy(&target.url, &cluster.urls(), &more);
     let first = cluster.http.get(&proxy.url).header("x-key", "k").send().await.expect("an answer");
     assert_eq!(first.status(), 200);
     let held = raw(&proxy, "GET /held HTTP/1.1\r\nhost: x\r\nx-key: k\r\n\r\n").await;
