@@ -169,7 +169,7 @@ impl Operations {
                         strange.entry(look.key).or_default().insert(look.permit);
                     }
                     self.idle += u64::from(look.permit == 0);
-                    let now_us = if look.permit == 0 { latest.cluster_us(look.back_ns) } else { look.now_us };
+                    let now_us = if look.permit == 0 { latest.cluster_us(look.sent_ns, look.back_ns) } else { look.now_us };
                     let op = Op::Look { permit: look.permit, now_us, unseen };
                     self.calls.push(Call { key: look.key, from_ns: look.sent_ns, to_ns: look.back_ns, op });
                 }
@@ -215,10 +215,13 @@ impl Operations {
     }
 }
 
-/// How late it can have been in the cluster at an instant of the machine's clock. An idle key does not tell cluster time; but no
-/// stamp came before its request was sent, and cluster time runs no faster than clocks may (invariant M).
+/// How late it can have been in the cluster when a look was answered. An idle key does not tell cluster time; but no stamp came
+/// before its request was sent, and cluster time runs no faster than clocks may (invariant M).
+///
+/// Only what was answered before the look was sent bounds it. A leader may have read a later time for the look and stamped it
+/// nowhere, and the next one does not know of that: its stamps, from requests that were sent meanwhile, may lie behind.
 struct Latest {
-    /// When a request was sent, and the least that cluster time was ahead of it by then, in nanoseconds times a million.
+    /// When a request was answered, and the least that cluster time was ahead of one by then, in nanoseconds times a million.
     least: Vec<(u64, i128)>,
     rate_ppm: i128,
 }
@@ -228,7 +231,7 @@ impl Latest {
         let rate_ppm = i128::from(rate_ppm);
         let ahead = |granted: &Granted| {
             let stamp = i128::from(granted.stamp_us?) * 1_000_000_000;
-            Some((granted.from_ns, stamp - rate_ppm * i128::from(granted.from_ns)))
+            Some((granted.to_ns, stamp - rate_ppm * i128::from(granted.from_ns)))
         };
         let mut least: Vec<(u64, i128)> = granted.iter().filter_map(ahead).collect();
         least.sort_unstable();
@@ -240,10 +243,10 @@ impl Latest {
         Self { least, rate_ppm }
     }
 
-    fn cluster_us(&self, at_ns: u64) -> u64 {
-        let at = self.least.partition_point(|(from_ns, _)| *from_ns <= at_ns);
+    fn cluster_us(&self, sent_ns: u64, back_ns: u64) -> u64 {
+        let at = self.least.partition_point(|(to_ns, _)| *to_ns <= sent_ns);
         let Some((_, ahead)) = at.checked_sub(1).map(|at| self.least[at]) else { return u64::MAX / 2 };
-        u64::try_from((ahead + self.rate_ppm * i128::from(at_ns)) / 1_000_000_000 + 1).unwrap_or(0)
+        u64::try_from((ahead + self.rate_ppm * i128::from(back_ns)) / 1_000_000_000 + 1).unwrap_or(0)
     }
 }
 
@@ -332,6 +335,23 @@ mod tests {
         assert!(!held(1_079_000_000));
         assert!(held(1_080_100_000));
         assert!(held(2_000_000_000));
+    }
+
+    /// A leader whose clocks lost time is behind what the one before it may have read for a look that is still on its way.
+    #[test]
+    fn only_what_was_answered_before_bounds_a_look() {
+        let keys = keys();
+        let Promise::Spacing { window_us, .. } = keys[0].promise else { panic!("spaced") };
+        let before_us = Some(window_us - (window_us * 1_000).div_ceil(1_000_000) - 10);
+        let at_once = |permit, slot_us| {
+            Outcome::Granted(Grant { permit, slot_us, wait_us: 0, before_us, replayed: false, held: false })
+        };
+        let events =
+            [attempt(1, 1_000_000_000, at_once(1, 5_000_000)), attempt(2, 2_000_000_000, at_once(2, 5_100_000))];
+        let latest = Latest::of(&Operations::sort_out(&events, &keys, RATE).granted, RATE);
+        let about = |sent_ns, back_ns| latest.cluster_us(sent_ns, back_ns) / 10_000 * 10_000;
+        assert_eq!(about(1_500_000_000, 3_000_000_000), 7_000_000, "the second may have come after it");
+        assert_eq!(about(2_500_000_000, 3_000_000_000), 6_100_000);
     }
 
     #[test]
