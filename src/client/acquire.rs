@@ -92,7 +92,7 @@ impl Client {
             }
             asked = true;
             let error = match self.put(ask, left).await {
-                Ok(held) if held.permit().fate() != Fate::Dead => return Ok(Place::Cluster(held)),
+                Ok(held) if held.permit().fate() != Fate::Dead => return Ok(Place::Cluster(Box::new(held))),
                 Ok(_) => {
                     self.shared.tally.dead.one();
                     dead += 1;
@@ -199,13 +199,11 @@ impl Client {
 
     /// Waits for its turn: a client has only so many requests under way at once, however many tasks it serves.
     pub(super) async fn turn(&self) -> Result<SemaphorePermit<'_>, Error> {
-        match timeout(self.timeout, self.shared.turns.acquire()).await {
-            Ok(Ok(turn)) => Ok(turn),
-            Ok(Err(_)) | Err(_) => {
-                let detail = "too many requests of this client are under way".to_owned();
-                Err(Error::Unavailable { detail, problem: None })
-            }
-        }
+        let turn = timeout(self.timeout, self.shared.turns.acquire()).await;
+        turn.ok().and_then(Result::ok).ok_or_else(|| {
+            let detail = "too many requests of this client are under way".to_owned();
+            Error::Unavailable { detail, problem: None }
+        })
     }
 
     /// What to do without the cluster.

@@ -54,7 +54,7 @@ impl Client {
         };
         let results = asks.into_iter().zip(results).map(|(ask, result)| {
             self.learn(&ask, &result);
-            reserve(ask, result.map(Place::Cluster))
+            reserve(ask, result.map(|held| Place::Cluster(Box::new(held))))
         });
         Ok(results.collect())
     }

@@ -1,6 +1,7 @@
 //! The same client for threads that may block. It brings a runtime of its own, with one thread.
 //!
-//! Not for code that runs on a tokio runtime already: there its calls panic, as everything that blocks does.
+//! Not for code that runs on a tokio runtime already: there its calls panic, as everything that blocks does. The last clone waits a
+//! moment for what is still being given back, but not on a thread of a runtime.
 
 use super::ask::Ask;
 use super::error::Error;
@@ -12,6 +13,7 @@ use crate::api::{KeyResponse, PoliciesResponse, PolicyRequest, PolicyResponse, R
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 /// How long the last client waits for what is still being given back.
@@ -41,12 +43,20 @@ struct Home {
 }
 
 impl Home {
-    fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
+    fn runtime(&self) -> &Runtime {
         match &self.runtime {
-            Some(runtime) => runtime.block_on(future),
+            Some(runtime) => runtime,
             // Only a drop takes it away, and nobody calls after that.
             None => unreachable!("the runtime outlives every call"),
         }
+    }
+
+    fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
+        self.runtime().block_on(future)
+    }
+
+    fn spawn<T: Send + 'static>(&self, task: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
+        self.runtime().spawn(task)
     }
 }
 
@@ -142,23 +152,21 @@ impl Client {
 
     /// Does the work under a pass. See [`Client::run`](super::Client::run), but a thread cannot be stopped: work whose lease is
     /// lost goes on to its end, and that it was lost is said afterwards.
-    pub fn run<T>(&self, pass: Pass, work: impl FnOnce() -> T) -> Result<T, Error> {
+    pub fn run<T>(&self, pass: &Pass, work: impl FnOnce() -> T) -> Result<T, Error> {
         let Some(mut lease) = pass.permit().and_then(|permit| permit.lease(&self.inner)) else { return Ok(work()) };
         let (done, over) = tokio::sync::oneshot::channel::<()>();
-        let kept = self.runtime.block_on(async {
-            tokio::spawn(async move {
-                let lost = {
-                    let keep = lease.keep();
-                    tokio::pin!(keep);
-                    match futures::future::select(over, keep).await {
-                        futures::future::Either::Left(_) => None,
-                        futures::future::Either::Right((lost, _)) => Some(lost),
-                    }
-                };
-                // It ends by itself if this fails.
-                let _ = lease.release().await;
-                lost
-            })
+        let kept = self.runtime.spawn(async move {
+            let lost = {
+                let keep = lease.keep();
+                tokio::pin!(keep);
+                match futures::future::select(over, keep).await {
+                    futures::future::Either::Left(_) => None,
+                    futures::future::Either::Right((lost, _)) => Some(lost),
+                }
+            };
+            // It ends by itself if this fails.
+            let _ = lease.release().await;
+            lost
         });
         let result = work();
         drop(done);
@@ -216,7 +224,7 @@ where
     let client = client.clone();
     move |argument| {
         let pass = client.acquire(ask(&argument))?;
-        client.run(pass, || function(argument))
+        client.run(&pass, || function(argument))
     }
 }
 
@@ -233,6 +241,6 @@ where
     let client = client.clone();
     move |argument| {
         let Some(pass) = client.try_acquire(ask(&argument))? else { return Ok(None) };
-        client.run(pass, || function(argument)).map(Some)
+        client.run(&pass, || function(argument)).map(Some)
     }
 }

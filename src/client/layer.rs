@@ -96,7 +96,7 @@ where
         let (client, ask) = (self.layer.client.clone(), (self.layer.ask)(&request));
         Box::pin(async move {
             let pass = client.acquire(ask).await.map_err(ThrottleError::NoPermit)?;
-            let answer = client.run(pass, inner.call(request)).await.map_err(ThrottleError::NoPermit)?;
+            let answer = client.run(&pass, inner.call(request)).await.map_err(ThrottleError::NoPermit)?;
             answer.map_err(ThrottleError::Inner)
         })
     }

@@ -17,7 +17,7 @@ pub struct Pass {
 #[derive(Debug, Clone)]
 pub enum Source {
     /// The cluster's: a permit.
-    Cluster(Permit),
+    Cluster(Box<Permit>),
     /// This process's own, at its own pace: the cluster was out of reach.
     Local,
     /// Nobody's: the cluster was out of reach.
@@ -36,7 +36,7 @@ impl Pass {
     }
 
     /// The permit; `None` where the cluster was out of reach.
-    pub const fn permit(&self) -> Option<&Permit> {
+    pub fn permit(&self) -> Option<&Permit> {
         match &self.source {
             Source::Cluster(permit) => Some(permit),
             Source::Local | Source::Open => None,
@@ -52,7 +52,7 @@ impl Pass {
 impl Client {
     /// Does the work under a pass. Where that is a lease, it is renewed while the work goes on and given back afterwards; a lease
     /// that is lost drops the work.
-    pub async fn run<T>(&self, pass: Pass, work: impl Future<Output = T>) -> Result<T, Error> {
+    pub async fn run<T>(&self, pass: &Pass, work: impl Future<Output = T>) -> Result<T, Error> {
         let Some(mut lease) = pass.permit().and_then(|permit| permit.lease(self)) else { return Ok(work.await) };
         let ends = GivenBack { client: self.clone(), lease: Some(lease.clone()) };
         tokio::pin!(work);

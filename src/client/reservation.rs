@@ -27,7 +27,7 @@ pub struct Reservation {
 /// Where one stands.
 #[derive(Debug)]
 pub(super) enum Place {
-    Cluster(Held),
+    Cluster(Box<Held>),
     Local(Deadline),
     Open,
 }
@@ -75,7 +75,7 @@ impl Reservation {
                 match held.permit().fate() {
                     Fate::Wait(left) => sleep(left).await,
                     Fate::Start => {
-                        return Ok(Pass { key: self.ask.key, source: Source::Cluster(held.into_permit()) });
+                        return Ok(Pass { key: self.ask.key, source: Source::Cluster(Box::new(held.into_permit())) });
                     }
                     Fate::Dead => break,
                 }

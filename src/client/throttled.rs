@@ -39,7 +39,7 @@ where
         Box::pin(async move {
             let (ask, function) = &*parts;
             let pass = client.acquire(ask(&argument)).await?;
-            client.run(pass, function(argument)).await
+            client.run(&pass, function(argument)).await
         })
     }
 }
@@ -62,7 +62,7 @@ where
         Box::pin(async move {
             let (ask, function) = &*parts;
             let Some(pass) = client.try_acquire(ask(&argument)).await? else { return Ok(None) };
-            client.run(pass, function(argument)).await.map(Some)
+            client.run(&pass, function(argument)).await.map(Some)
         })
     }
 }

@@ -49,7 +49,9 @@ async fn each_way_without_a_cluster() {
         starts.push(began.elapsed());
     }
     println!("local: {starts:?}");
-    assert!(starts.windows(2).all(|pair| pair[1] - pair[0] >= 199 * MS), "a quarter of 20/s: {starts:?}");
+    // Each is planned from the one before; how late a machine is with it is its own business.
+    let planned = |nth: usize| 200 * MS * u32::try_from(nth).unwrap();
+    assert!(starts.iter().enumerate().all(|(nth, start)| *start >= planned(nth)), "a quarter of 20/s: {starts:?}");
     assert!(local.try_acquire(&ask).await.unwrap().is_none(), "the pace holds for it, too");
     assert!(matches!(local.acquire(ask.clone().max_wait(10 * MS)).await, Err(Error::RateLimited(_))));
     assert!(matches!(local.acquire("unknown").await, Err(Error::Unavailable { .. })), "no limit, no pace");

@@ -63,7 +63,7 @@ async fn starts_keep_their_distance_while_leaders_die() {
     }
     let mut starts = starts.lock().unwrap().clone();
     starts.sort();
-    let gaps: Vec<_> = starts.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    let gaps: Vec<_> = starts.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).collect();
     let closest = gaps.iter().min().unwrap();
     println!(
         "{} starts in {:?}, the closest {closest:?} apart; {:?}",

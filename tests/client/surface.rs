@@ -2,7 +2,7 @@
 
 use super::cluster::Cluster;
 use super::until;
-use quorate::api::{Kind, Limit, LimitMembers, PolicyRequest};
+use quorate::api::{Code, KeyResponse, Kind, Limit, LimitMembers, PolicyRequest};
 use quorate::client::{
     Ask, Client, Error, Options, Source, ThrottleError, ThrottleLayer, blocking, skipping, throttled,
 };
@@ -15,10 +15,19 @@ use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
 
 const MS: Duration = Duration::from_millis(1);
 
-/// A window for starts that a slow machine does not miss, though the promise is about the interval.
+/// One every so often, and so many ahead.
 fn spaced(rate: &str, max_reserved: u64) -> Limit {
     let members = LimitMembers { rate: Some(rate.to_owned()), max_reserved: Some(max_reserved), ..Default::default() };
     members.into()
+}
+
+/// How many are in flight. A key that nobody uses is forgotten.
+fn in_flight_now(looked: Result<KeyResponse, Error>) -> u64 {
+    match looked {
+        Ok(key) => key.in_flight,
+        Err(Error::Refused(problem)) if problem.code == Code::NoLimit => 0,
+        Err(error) => panic!("{error:?}"),
+    }
 }
 
 fn in_flight(max: u64, lease: &str) -> Limit {
@@ -42,7 +51,7 @@ async fn a_worker_on_a_real_cluster() {
         assert!(number > last, "fencing numbers grow");
         last = number;
     }
-    assert!(began.elapsed() >= 140 * MS, "three intervals, less what a slot may be late: {:?}", began.elapsed());
+    assert!(began.elapsed() >= 149 * MS, "three intervals, but for what a clock drifts: {:?}", began.elapsed());
 
     println!("try_acquire: now or not at all");
     let rare = Ask::new("try").limit("1/1h");
@@ -111,7 +120,7 @@ async fn functions_services_and_threads() {
     let mut starts: Vec<_> = calls.into_iter().map(|call| call.unwrap().1).collect();
     starts.sort();
     println!("{starts:?}");
-    assert!(starts[7] - starts[0] >= 250 * MS, "seven intervals, less what the first may be late");
+    assert!(starts[7] >= 279 * MS, "seven intervals, but for what a clock drifts");
 
     println!("skipping: no permit, no call");
     let called = Arc::new(AtomicU64::new(0));
@@ -148,7 +157,7 @@ async fn functions_services_and_threads() {
         result.unwrap();
     }
     assert_eq!(most.load(Ordering::SeqCst), 2);
-    until("all leases are given back", async || client.peek("leases").await.unwrap().in_flight == 0).await;
+    until("all leases are given back", async || in_flight_now(client.peek("leases").await) == 0).await;
 
     println!("tower: requests of a service");
     let log = Arc::new(Mutex::new(Vec::new()));
@@ -159,7 +168,7 @@ async fn functions_services_and_threads() {
     });
     let layer = ThrottleLayer::new(&client, |path: &String| Ask::new(path.clone()).limit(spaced("1/40ms", 50)));
     let mut service = ServiceBuilder::new().layer(layer).service(service);
-    let mut answers = Vec::new();
+    let (before, mut answers) = (began.elapsed(), Vec::new());
     for _ in 0..4 {
         answers.push(service.ready().await.unwrap().call("/path".to_owned()));
     }
@@ -168,14 +177,16 @@ async fn functions_services_and_threads() {
     }
     let mut arrivals = log.lock().unwrap().clone();
     arrivals.sort();
-    assert!(arrivals[3] - arrivals[0] >= 100 * MS, "{arrivals:?}");
+    assert!(arrivals[3] >= before + 119 * MS, "three intervals after {before:?}: {arrivals:?}");
     let refuse = ThrottleLayer::new(&client, |(): &()| Ask::new("no limit anywhere"));
     let refused = refuse_all(refuse).oneshot(()).await;
     assert!(matches!(refused, Err(ThrottleError::NoPermit(Error::Refused(_)))), "{refused:?}");
 
     println!("threads: the blocking twin");
     let urls = cluster.urls();
-    tokio::task::spawn_blocking(move || on_a_thread(&urls)).await.unwrap();
+    let thread = std::thread::spawn(move || on_a_thread(&urls));
+    until("the thread is done", async || thread.is_finished()).await;
+    thread.join().unwrap();
     assert_eq!(client.peek("blocking-reserve").await.unwrap().reserved, 0, "the last one waited for what it gave back");
 }
 
@@ -204,8 +215,8 @@ fn on_a_thread(urls: &[String]) {
     assert_eq!(skip(()).unwrap(), None);
     let held = Ask::new("blocking-lease").limit(in_flight(1, "10s"));
     let pass = client.acquire(&held).unwrap();
-    assert_eq!(client.run(pass, || client.peek("blocking-lease").unwrap().in_flight).unwrap(), 1);
-    assert_eq!(client.peek("blocking-lease").unwrap().in_flight, 0);
+    assert_eq!(client.run(&pass, || client.peek("blocking-lease").unwrap().in_flight).unwrap(), 1);
+    assert_eq!(in_flight_now(client.peek("blocking-lease")), 0);
     let slow = Ask::new("blocking-reserve").limit("1/1m");
     client.acquire(&slow).unwrap();
     let reservation = client.reserve(&slow).unwrap();
