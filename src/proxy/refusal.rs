@@ -20,7 +20,7 @@ pub(super) enum Refusal {
     /// It would be held for too long; for so long it is better to stay away.
     TooLong(String, Option<Millis>),
     /// Nobody decides.
-    Unavailable(Problem),
+    Unavailable(Box<Problem>),
     /// The cluster refused the request as such.
     Refused(Box<Problem>),
     /// Every permit came too late to be used.
@@ -74,8 +74,7 @@ impl Refusal {
                 problem.reason = Some(Reason::WouldWaitTooLong);
                 edge::problem(&problem)
             }
-            Self::Unavailable(problem) => edge::problem(problem),
-            Self::Refused(problem) => edge::problem(problem),
+            Self::Unavailable(problem) | Self::Refused(problem) => edge::problem(problem),
             Self::Expired(times) => edge::problem(&Problem::new(
                 Code::Overloaded,
                 format!(
@@ -115,16 +114,16 @@ impl From<Error> for Refusal {
         match error {
             Error::Denied(problem) => Self::TooLong(problem.detail, problem.retry_after_ms),
             Error::Refused(problem) => Self::Refused(problem),
-            Error::Unavailable { problem: Some(problem), .. } => Self::Unavailable(*problem),
+            Error::Unavailable { problem: Some(problem), .. } => Self::Unavailable(problem),
             Error::Unavailable { detail, .. } => {
                 let detail = format!("no node of the cluster answers: {detail}");
-                Self::Unavailable(Problem::new(Code::NoLeader, detail))
+                Self::Unavailable(Box::new(Problem::new(Code::NoLeader, detail)))
             }
             Error::OutcomeUnknown { detail, .. } => {
                 let detail = format!("the cluster did not come to an answer, and nothing was passed on: {detail}");
-                Self::Unavailable(Problem::new(Code::NoQuorum, detail))
+                Self::Unavailable(Box::new(Problem::new(Code::NoQuorum, detail)))
             }
-            Error::Misuse(detail) => Self::Unavailable(Problem::new(Code::Internal, detail)),
+            Error::Misuse(detail) => Self::Unavailable(Box::new(Problem::new(Code::Internal, detail))),
         }
     }
 }
