@@ -3,7 +3,7 @@
 //! Whatever is unusual is put to the cluster, which says precisely what is wrong with it.
 
 use super::block::Terms;
-use crate::api::{AcquireRequest, Code, IDEMPOTENCY_KEY, Kind, Limit, Problem, Wait};
+use crate::api::{AcquireRequest, Code, IDEMPOTENCY_KEY, Kind, Limit, Millis, Problem, Wait};
 use crate::limits::{KEY_BYTES_MAX, LEAD_NS_MAX, REQUEST_ID_BYTES_MAX, WAIT_NS_MAX};
 use http::HeaderMap;
 use std::sync::Arc;
@@ -69,8 +69,8 @@ fn leased(request: &AcquireRequest) -> Option<Lease> {
     {
         return None;
     }
-    let lead = request.lead_ms.map_or(0, |lead| lead.ns());
-    let max_wait = request.max_wait_ms.map(|wait| wait.ns());
+    let lead = request.lead_ms.map_or(0, Millis::ns);
+    let max_wait = request.max_wait_ms.map(Millis::ns);
     let now_only = request.wait == Wait::None;
     if lead > LEAD_NS_MAX || max_wait.is_some_and(|wait| wait > WAIT_NS_MAX) || now_only && lead > 0 {
         return None;

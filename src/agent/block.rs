@@ -237,7 +237,10 @@ impl Pace {
             self.streak += 1;
             if self.streak >= self.patience {
                 self.ahead = self.ahead.saturating_mul(2).max(1);
-                self.patience = (self.patience - 1).max(1);
+                // What was only tried has proved nothing yet.
+                if self.used > 0 {
+                    self.patience = (self.patience / 2).max(1);
+                }
                 self.streak = 0;
             }
         }

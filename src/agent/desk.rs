@@ -152,18 +152,18 @@ impl Desk {
         if !self.shelves.contains_key(&lease.which) && self.shelves.len() >= self.options.keys_max {
             return refused(Code::TooManyKeys, "this agent knows as many keys as it may; idle ones are forgotten");
         }
-        let shelf = self.shelves.entry(Arc::clone(&lease.which)).or_insert_with(|| Shelf::new(lease.limit.clone()));
-        if shelf.pass_until > now {
+        let row = self.shelves.entry(Arc::clone(&lease.which)).or_insert_with(|| Shelf::new(lease.limit.clone()));
+        if row.pass_until > now {
             return (Step::Now(Reply::Pass), None);
         }
-        shelf.asked(now);
-        let dead = shelf.drop_dead(now);
+        row.asked(now);
+        let dead = row.drop_dead(now);
         self.held -= dead;
         self.meters.wasted.increment(dead as u64);
-        let step = match shelf.stock.take(now, &lease.terms) {
+        let step = match row.stock.take(now, &lease.terms) {
             Taken::Slot(slot) => {
-                shelf.pace.used();
-                shelf.handed(&slot);
+                row.pace.used();
+                row.handed(&slot);
                 self.held -= 1;
                 self.meters.handed_out.increment(1);
                 if let Some(id) = &lease.id {
@@ -178,7 +178,7 @@ impl Desk {
             Taken::Nothing => {
                 let (sender, receiver) = oneshot::channel();
                 let same = |waiter: &&mut Waiter| lease.id.is_some() && waiter.id == lease.id;
-                if let Some(waiter) = shelf.waiting.iter_mut().find(same) {
+                if let Some(waiter) = row.waiting.iter_mut().find(same) {
                     waiter.senders.push(sender);
                 } else if self.waiting >= self.options.waiting_max {
                     return refused(Code::Overloaded, "as many workers wait at this agent as may");
@@ -186,7 +186,7 @@ impl Desk {
                     self.tickets += 1;
                     self.waiting += 1;
                     let (ticket, terms, id) = (self.tickets, lease.terms, lease.id.clone());
-                    shelf.waiting.push_back(Waiter { ticket, terms, first, id, senders: vec![sender] });
+                    row.waiting.push_back(Waiter { ticket, terms, first, id, senders: vec![sender] });
                 }
                 Step::Wait(receiver)
             }
@@ -198,23 +198,23 @@ impl Desk {
     fn next_block(&mut self, which: &Arc<Which>) -> Option<Block> {
         let round_trip = self.round_trip.unwrap_or(ROUND_TRIP_NS_FIRST);
         let room = u32::try_from(self.options.slots_max.saturating_sub(self.held)).unwrap_or(u32::MAX);
-        let shelf = self.shelves.get_mut(which)?;
-        if shelf.asking || shelf.waiting.is_empty() && (self.closing || !shelf.pace.runs_low(shelf.stock.len())) {
+        let row = self.shelves.get_mut(which)?;
+        if row.asking || row.waiting.is_empty() && (self.closing || !row.pace.runs_low(row.stock.len())) {
             return None;
         }
         let age_max = u64::try_from(self.options.age_max.as_nanos()).unwrap_or(u64::MAX);
-        let most = most_ahead(round_trip, shelf.distance, age_max, self.options.block_max).min(room);
-        let soon = !shelf.waiting.is_empty() && shelf.came_soon(round_trip);
-        let ahead = if self.closing { 0 } else { shelf.pace.round(soon, most) };
-        let extra = ahead.saturating_sub(shelf.stock.len());
-        let waiting = shelf.waiting.iter().take(BATCH_REQUESTS_MAX - extra).map(|waiter| (waiter.ticket, waiter.terms));
+        let most = most_ahead(round_trip, row.distance, age_max, self.options.block_max).min(room);
+        let soon = !row.waiting.is_empty() && row.came_soon(round_trip);
+        let ahead = if self.closing { 0 } else { row.pace.round(soon, most) };
+        let extra = ahead.saturating_sub(row.stock.len());
+        let waiting = row.waiting.iter().take(BATCH_REQUESTS_MAX - extra).map(|waiter| (waiter.ticket, waiter.terms));
         let waiting: Vec<_> = waiting.collect();
         if waiting.is_empty() && extra == 0 {
             return None;
         }
-        shelf.asking = true;
-        let stagger = shelf.bucket.then_some(shelf.gap.max(1));
-        Some(Block { which: Arc::clone(which), limit: shelf.limit.clone(), waiting, extra, stagger })
+        row.asking = true;
+        let stagger = row.bucket.then_some(row.gap.max(1));
+        Some(Block { which: Arc::clone(which), limit: row.limit.clone(), waiting, extra, stagger })
     }
 
     /// A block has come, or has not: one outcome for each of its requests, those of the waiting first; or one for all.
@@ -225,8 +225,8 @@ impl Desk {
         outcomes: Result<Vec<Outcome>, Box<Problem>>,
         now: Ns,
     ) -> (Option<Back>, Option<Block>) {
-        let Some(shelf) = self.shelves.get_mut(&block.which) else { return (None, None) };
-        shelf.asking = false;
+        let Some(row) = self.shelves.get_mut(&block.which) else { return (None, None) };
+        row.asking = false;
         let mut problems: HashMap<u64, Box<Problem>> = HashMap::new();
         match outcomes {
             Ok(outcomes) => {
@@ -239,18 +239,20 @@ impl Desk {
                         (Err(_), None) => {}
                     }
                 }
-                shelf.learn(&slots, now);
+                row.learn(&slots, now);
                 self.held += slots.len();
-                slots.into_iter().for_each(|slot| shelf.stock.add(slot));
+                for slot in slots {
+                    row.stock.add(slot);
+                }
             }
             Err(problem) => problems.extend(block.waiting.iter().map(|(ticket, _)| (*ticket, problem.clone()))),
         }
         self.serve(&block.which, &mut problems, now);
-        let back = self.shelves.get_mut(&block.which).filter(|shelf| shelf.pass_until > now).and_then(|shelf| {
+        let back = self.shelves.get_mut(&block.which).filter(|row| row.pass_until > now).and_then(|row| {
             // What is no line of slots is not held ahead.
-            let back = shelf.stock.give_back(now, 0, 0);
-            let rest = shelf.stock.len();
-            shelf.stock = Stock::default();
+            let back = row.stock.give_back(now, 0, 0);
+            let rest = row.stock.len();
+            row.stock = Stock::default();
             self.held -= back.len() + rest;
             self.meters.wasted.increment(rest as u64);
             Back::new(&block.which.key, &back)
@@ -260,49 +262,43 @@ impl Desk {
 
     /// Hands slots to those who wait, first come, first served; tells the others what came of it.
     fn serve(&mut self, which: &Arc<Which>, problems: &mut HashMap<u64, Box<Problem>>, now: Ns) {
-        let Some(shelf) = self.shelves.get_mut(which) else { return };
-        let dead = shelf.drop_dead(now);
+        let Some(row) = self.shelves.get_mut(which) else { return };
+        let dead = row.drop_dead(now);
         self.held -= dead;
         self.meters.wasted.increment(dead as u64);
         let mut still = VecDeque::new();
-        for waiter in std::mem::take(&mut shelf.waiting) {
+        for waiter in std::mem::take(&mut row.waiting) {
             if waiter.senders.iter().all(oneshot::Sender::is_closed) {
                 self.waiting -= 1;
                 continue;
             }
-            let reply = match shelf.stock.take(now, &waiter.terms) {
-                Taken::Slot(slot) => {
-                    shelf.handed(&slot);
-                    self.held -= 1;
-                    self.meters.handed_out.increment(1);
-                    if let Some(id) = &waiter.id {
-                        self.ids.grant(id, slot.grant.permit, &slot);
-                    }
-                    (slot, waiter.first)
+            let Taken::Slot(slot) = row.stock.take(now, &waiter.terms) else {
+                if let Some(problem) = problems.remove(&waiter.ticket) {
+                    self.waiting -= 1;
+                    waiter.tell(|| Reply::Problem(problem.clone()));
+                } else {
+                    still.push_back(waiter);
                 }
-                _ => match problems.remove(&waiter.ticket) {
-                    Some(problem) => {
-                        self.waiting -= 1;
-                        waiter.tell(|| Reply::Problem(problem.clone()));
-                        continue;
-                    }
-                    None => {
-                        still.push_back(waiter);
-                        continue;
-                    }
-                },
+                continue;
             };
+            row.handed(&slot);
+            self.held -= 1;
             self.waiting -= 1;
-            waiter.tell(|| Reply::Granted(reply.0.clone(), reply.1, false));
+            self.meters.handed_out.increment(1);
+            if let Some(id) = &waiter.id {
+                self.ids.grant(id, slot.grant.permit, &slot);
+            }
+            let first = waiter.first;
+            waiter.tell(|| Reply::Granted(slot.clone(), first, false));
         }
-        shelf.waiting = still;
+        row.waiting = still;
     }
 
     /// A worker that had no id has gone before it got its slot: somebody else may have it.
     pub(super) fn take_back(&mut self, which: &Arc<Which>, slot: Slot<Grant>) {
-        if let Some(shelf) = self.shelves.get_mut(which) {
+        if let Some(row) = self.shelves.get_mut(which) {
             self.held += 1;
-            shelf.stock.add(slot);
+            row.stock.add(slot);
         }
     }
 
@@ -311,15 +307,15 @@ impl Desk {
         let way = self.round_trip.unwrap_or(ROUND_TRIP_NS_FIRST);
         let mut all = Vec::new();
         let (mut held, mut dead) = (0, 0);
-        self.shelves.retain(|which, shelf| {
-            dead += shelf.drop_dead(now);
-            if shelf.is_idle(now) && !shelf.stock.is_empty() {
-                let back = shelf.stock.give_back(now, 0, way);
-                shelf.pace.lost(back.len());
+        self.shelves.retain(|which, row| {
+            dead += row.drop_dead(now);
+            if row.is_idle(now) && !row.stock.is_empty() {
+                let back = row.stock.give_back(now, 0, way);
+                row.pace.lost(back.len());
                 all.extend(Back::new(&which.key, &back));
             }
-            held += shelf.stock.len();
-            !shelf.is_forgotten(now)
+            held += row.stock.len();
+            !row.is_forgotten(now)
         });
         self.held = held;
         self.meters.wasted.increment(dead as u64);
@@ -331,11 +327,11 @@ impl Desk {
     pub(super) fn close(&mut self, now: Ns) -> Vec<Back> {
         self.closing = true;
         let mut all = Vec::new();
-        for (which, shelf) in &mut self.shelves {
-            let dead = shelf.drop_dead(now);
-            let back = shelf.stock.give_back(now, 0, 0);
-            let rest = shelf.stock.len();
-            shelf.stock = Stock::default();
+        for (which, row) in &mut self.shelves {
+            let dead = row.drop_dead(now);
+            let back = row.stock.give_back(now, 0, 0);
+            let rest = row.stock.len();
+            row.stock = Stock::default();
             self.meters.wasted.increment((dead + rest) as u64);
             all.extend(Back::new(&which.key, &back));
         }
@@ -345,13 +341,13 @@ impl Desk {
 
     /// Whether blocks are on their way.
     pub(super) fn is_asking(&self) -> bool {
-        self.shelves.values().any(|shelf| shelf.asking)
+        self.shelves.values().any(|row| row.asking)
     }
 
     /// A worker gives a permit back. False if it was never handed out: it is not the worker's to give.
     pub(super) fn release(&mut self, key: &str, permit: u64) -> bool {
-        let holds = |shelf: &Shelf| shelf.stock.iter().any(|slot| slot.grant.permit == permit);
-        if self.shelves.iter().any(|(which, shelf)| which.key == key && holds(shelf)) {
+        let holds = |row: &Shelf| row.stock.iter().any(|slot| slot.grant.permit == permit);
+        if self.shelves.iter().any(|(which, row)| which.key == key && holds(row)) {
             return false;
         }
         self.ids.forget(permit);

@@ -89,10 +89,10 @@ impl<W: PartialEq, G: Clone> Ids<W, G> {
         while let Some((at, _)) = self.order.front()
             && at.saturating_add(REQUEST_ID_RETENTION_NS) <= now
         {
-            if let Some((_, id)) = self.order.pop_front() {
-                if let Some(permit) = self.seen.remove(&id).and_then(|seen| seen.permit) {
-                    self.holders.remove(&permit);
-                }
+            if let Some((_, id)) = self.order.pop_front()
+                && let Some(permit) = self.seen.remove(&id).and_then(|seen| seen.permit)
+            {
+                self.holders.remove(&permit);
             }
         }
     }

@@ -169,8 +169,8 @@ impl Agent {
         }
         let outcomes: Vec<_> = batch.results.into_iter().map(|result| outcome(result, (sent, received))).collect();
         let granted = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
-        let spent = |outcome: &&Outcome| matches!(outcome, Err(problem) if problem.code == Code::Expired);
-        let expired = outcomes.iter().filter(spent).count();
+        let is_expired = |outcome: &&Outcome| matches!(outcome, Err(problem) if problem.code == Code::Expired);
+        let expired = outcomes.iter().filter(is_expired).count();
         self.0.meters.reserved.increment((granted + expired) as u64);
         self.0.meters.wasted.increment(expired as u64);
         meters::block(if granted > 0 { "granted" } else { "denied" });
@@ -268,10 +268,8 @@ fn outcome(result: Value, (sent, received): (Ns, Ns)) -> Outcome {
     }
     let mut problem: Problem = serde_json::from_value(result).map_err(|error| internal(&error.to_string()))?;
     // Where in the batch it stood is nothing to the worker, who asked for one permit.
-    if let Some(index) = problem.index.take()
-        && let Some(detail) = problem.detail.strip_prefix(&format!("requests[{index}]: "))
-    {
-        problem.detail = detail.to_owned();
+    if let Some(index) = problem.index.take() {
+        problem.detail = problem.detail.replacen(&format!("requests[{index}]: "), "", 1);
     }
     Err(Box::new(problem))
 }

@@ -169,7 +169,8 @@ impl Operations {
                         strange.entry(look.key).or_default().insert(look.permit);
                     }
                     self.idle += u64::from(look.permit == 0);
-                    let now_us = if look.permit == 0 { latest.cluster_us(look.sent_ns, look.back_ns) } else { look.now_us };
+                    let now_us =
+                        if look.permit == 0 { latest.cluster_us(look.sent_ns, look.back_ns) } else { look.now_us };
                     let op = Op::Look { permit: look.permit, now_us, unseen };
                     self.calls.push(Call { key: look.key, from_ns: look.sent_ns, to_ns: look.back_ns, op });
                 }

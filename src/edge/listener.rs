@@ -25,7 +25,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// What somebody is told who is one connection too many. What the socket does not take at once is not worth waiting for.
 const FULL: &str = concat!(
     "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\nretry-after: 1\r\n",
-    "connection: close\r\ncontent-length: 168\r\n\r\n",
+    "connection: close\r\ncontent-length: 171\r\n\r\n",
     r#"{"type":"urn:quorate:error:overloaded","title":"Too much at once","status":503,"#,
     r#""detail":"as many connections are open as may be","code":"overloaded","retry_after_ms":1000}"#,
 );

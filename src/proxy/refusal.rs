@@ -20,7 +20,7 @@ pub(super) enum Refusal {
     /// It would be held for too long; for so long it is better to stay away.
     TooLong(String, Option<Millis>),
     /// Nobody decides.
-    Unavailable(Problem),
+    Unavailable(Box<Problem>),
     /// The cluster refused the request as such.
     Refused(Box<Problem>),
     /// Every permit came too late to be used.
@@ -74,8 +74,7 @@ impl Refusal {
                 problem.reason = Some(Reason::WouldWaitTooLong);
                 edge::problem(&problem)
             }
-            Self::Unavailable(problem) => edge::problem(problem),
-            Self::Refused(problem) => edge::problem(problem),
+            Self::Unavailable(problem) | Self::Refused(problem) => edge::problem(problem),
             Self::Expired(times) => edge::problem(&Problem::new(
                 Code::Overloaded,
                 format!(
@@ -116,18 +115,18 @@ impl From<Error> for Refusal {
             Error::RateLimited(problem) => Self::TooLong(problem.detail, problem.retry_after_ms),
             Error::Timeout { detail } => Self::TooLong(detail, None),
             Error::Refused(problem) => Self::Refused(problem),
-            Error::Unavailable { problem: Some(problem), .. } => Self::Unavailable(*problem),
+            Error::Unavailable { problem: Some(problem), .. } => Self::Unavailable(problem),
             Error::Unavailable { detail, .. } => {
                 let detail = format!("no node of the cluster answers: {detail}");
-                Self::Unavailable(Problem::new(Code::NoLeader, detail))
+                Self::Unavailable(Box::new(Problem::new(Code::NoLeader, detail)))
             }
             Error::OutcomeUnknown { detail, .. } => {
                 let detail = format!("the cluster did not come to an answer, and nothing was passed on: {detail}");
-                Self::Unavailable(Problem::new(Code::NoQuorum, detail))
+                Self::Unavailable(Box::new(Problem::new(Code::NoQuorum, detail)))
             }
             // Nothing here works under a lease.
             other @ (Error::LeaseLost(_) | Error::Misuse(_)) => {
-                Self::Unavailable(Problem::new(Code::Internal, other.to_string()))
+                Self::Unavailable(Box::new(Problem::new(Code::Internal, other.to_string())))
             }
         }
     }

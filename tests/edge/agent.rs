@@ -119,7 +119,7 @@ async fn what_is_not_needed_is_given_back() {
     assert_eq!(reserved().await, Some(1), "what was handed out stays");
 }
 
-/// P5: "A retry with the same request_id gets the same permit", with the deadline where it was; and what is not leased is passed on.
+/// P5: "A retry with the same `request_id` gets the same permit", with the deadline where it was; and what is not leased is passed on.
 #[tokio::test(flavor = "multi_thread")]
 async fn it_answers_like_a_node() {
     let cluster = Cluster::start(1).await;

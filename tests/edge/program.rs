@@ -74,6 +74,14 @@ impl Program {
         }
     }
 
+    /// Waits until a sample is nothing.
+    pub(crate) async fn until_none(&self, http: &reqwest::Client, name: &str) {
+        let mut tries = patience();
+        while self.metric(http, name).await > 0.0 {
+            assert!(tries.next().await, "{name} does not end:\n{}", self.metrics(http).await);
+        }
+    }
+
     /// Sends a signal by name.
     pub(crate) fn signal(&self, name: &str) {
         let pid = self.child.id().to_string();

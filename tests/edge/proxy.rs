@@ -38,7 +38,7 @@ async fn raw(proxy: &Program, head: &str) -> TcpStream {
     stream
 }
 
-/// P2: "two workers that obey start_after/start_before never *start* closer than the interval in real time": here two proxies, one
+/// P2: "two workers that obey `start_after`/`start_before` never *start* closer than the interval in real time": here two proxies, one
 /// key, one target that looks at its own clock.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_proxies_keep_the_distance_at_the_target() {
@@ -72,11 +72,11 @@ async fn two_proxies_keep_the_distance_at_the_target() {
     }
 }
 
-/// "Forwards streaming bodies": 64 MiB there and back, one piece at a time, each read before the next is sent.
+/// "Forwards streaming bodies": 128 MiB there and back, one piece at a time, each read before the next is sent.
 #[tokio::test(flavor = "multi_thread")]
 async fn bodies_go_through_as_they_come() {
     const PIECE: usize = 1 << 20;
-    const PIECES: usize = 64;
+    const PIECES: usize = 128;
     let cluster = Cluster::start(1).await;
     let target = Target::start().await;
     let proxy = Program::proxy(&target.url, &cluster.urls(), &["--limit", "1000/s"]);
@@ -112,7 +112,7 @@ async fn bodies_go_through_as_they_come() {
     assert_eq!(seen["x-forwarded-host"], "x");
     let peak = proxy.peak_memory_bytes();
     println!("{PIECES} MiB there and back: the proxy had at most {} MiB in memory", peak >> 20);
-    assert!(peak < 56 << 20, "{peak} bytes: less than one whole body");
+    assert!(peak < (PIECES as u64 * 3 / 4) << 20, "{peak} bytes: far less than one whole body");
 }
 
 /// "Gives the permit back when the client goes away": with and without a body that nobody has read.
@@ -127,7 +127,7 @@ async fn whoever_goes_away_gives_back() {
     let held = raw(&proxy, "GET /held HTTP/1.1\r\nhost: x\r\nx-key: k\r\n\r\n").await;
     until_reserved(&cluster, "k", 1).await;
     let mut body = raw(&proxy, "POST /held HTTP/1.1\r\nhost: x\r\nx-key: k\r\ncontent-length: 1000000\r\n\r\n").await;
-    body.write_all(&[7; 100_000]).await.expect("sent");
+    body.write_all(&vec![7; 100_000]).await.expect("sent");
     until_reserved(&cluster, "k", 2).await;
     assert!((proxy.metric(&cluster.http, "quorate_proxy_waiting").await - 2.0).abs() < 0.1);
     drop(held);

@@ -72,7 +72,11 @@ async fn strict_and_leased_side_by_side() {
 
     let agents = [Program::agent(&one, &[]), Program::agent(&other, &[])];
     let urls = [vec![agents[0].url.clone()], vec![agents[1].url.clone()]];
+    // When nothing is held any more, all that was lost is counted.
     let wasted = async || {
+        for agent in &agents {
+            agent.until_none(&cluster.http, "quorate_agent_slots_held").await;
+        }
         let name = r#"quorate_agent_slots_total{what="wasted"}"#;
         agents[0].metric(&cluster.http, name).await + agents[1].metric(&cluster.http, name).await
     };

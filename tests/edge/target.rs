@@ -71,6 +71,6 @@ impl Target {
     pub(crate) fn closest(&self) -> Option<Duration> {
         let mut all: Vec<_> = self.seen().iter().map(|seen| seen.at).collect();
         all.sort();
-        all.windows(2).map(|pair| pair[1] - pair[0]).min()
+        all.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).min()
     }
 }

@@ -34,7 +34,7 @@ impl Record {
     pub(crate) fn closest(&self) -> Option<Duration> {
         let mut starts = self.starts.lock().unwrap().clone();
         starts.sort();
-        starts.windows(2).map(|pair| pair[1] - pair[0]).min()
+        starts.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).min()
     }
 
     /// The middle of the times to an answer, and the longest of 99 in 100.
