@@ -20,6 +20,7 @@ fn lease(key: &str, id: Option<&str>) -> Lease {
 }
 
 /// A slot `wait` ms after its receipt, which was at `received` ms, of a limit written like this.
+#[expect(clippy::unnecessary_wraps, reason = "what the cluster says of one request of a block")]
 fn slot(permit: u64, received: Ns, wait: Ns, limit: &str) -> Outcome {
     let slot_ms = (received + wait) * MS;
     let text = format!(
