@@ -135,9 +135,8 @@ pub fn main() -> ExitCode {
     ExitCode::from(exit.code())
 }
 
-/// What a node's engine runs on: one thread. It is the work-stealing runtime all the same, because that one runs next what was woken
-/// last: a message passes through a dozen tasks, and would wait at each of them for all connections that are ready, half the
-/// throughput (docs/adr/0018). Further threads serve connections only.
+/// What a node's engine runs on: one thread. It is the work-stealing runtime all the same: with the single-threaded one, 64
+/// connections got half as much or less (docs/adr/0018). Further threads serve connections only.
 fn engine_runtime() -> Result<tokio::runtime::Runtime, Failure> {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     builder.worker_threads(1);

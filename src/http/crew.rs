@@ -1,7 +1,7 @@
 //! Threads that serve connections, each with a runtime of its own.
 //!
 //! A connection stays where it was put: its reads, its timers and its answers happen on one thread, and nothing is taken from
-//! another's queue. On small machines that costs a quarter less than the work-stealing runtime (docs/adr/0018). The listener
+//! another's queue. The listener
 //! hands connections out in turn, rather than one listener a thread on a shared port: so a second node on the same port is still
 //! told that the port is taken.
 
