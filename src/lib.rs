@@ -40,6 +40,8 @@ pub mod node;
 #[cfg(feature = "server")]
 pub mod planted;
 #[cfg(feature = "server")]
+mod priority;
+#[cfg(feature = "server")]
 pub mod progress;
 #[cfg(feature = "server")]
 pub mod proxy;

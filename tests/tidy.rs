@@ -29,6 +29,7 @@ const ANYTHING: &str = "*";
 const ARROWS: &[Row] = &[
     Row { module: "limits", may_use: &[], why: "bounds are figures, they need nothing" },
     Row { module: "metric_names", may_use: &[], why: "names are text, they need nothing" },
+    Row { module: "priority", may_use: &[], why: "a thread that stands back needs nobody for it" },
     Row { module: "planted", may_use: &[], why: "whoever can have a bug planted uses it, so it depends on nobody" },
     Row { module: "watch", may_use: &[], why: "a channel knows nothing of what goes through it" },
     Row { module: "limiter", may_use: &["limits"], why: "the arithmetic is pure: no clock, no state, no wire" },
@@ -46,6 +47,7 @@ const ARROWS: &[Row] = &[
             "limiter",
             "limits",
             "metric_names",
+            "priority",
             "config",
             "telemetry",
             "planted",
@@ -61,6 +63,7 @@ const ARROWS: &[Row] = &[
             "limiter",
             "limits",
             "metric_names",
+            "priority",
             "clock::Stopwatch",
             "clock::Deadline",
             "clock::wall_millis",

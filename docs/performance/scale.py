@@ -46,7 +46,7 @@ class Held(Cluster):
         for name in self.settings:
             del os.environ[name]
 
-    def nodes(self):
+    def processes(self):
         """Process and directory of each node, by its id."""
         found = {}
         for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
@@ -69,7 +69,7 @@ class Held(Cluster):
 
     def snapshots(self):
         """How many snapshots all nodes have written."""
-        logs = pathlib.Path(self.dir).glob("*.log")
+        logs = pathlib.Path(self.dir).glob("*/node.log")
         return sum(log.read_text().count("snapshot written") for log in logs)
 
 
@@ -77,10 +77,26 @@ def resident_bytes(pid):
     return int(pathlib.Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096
 
 
+def states_of(pid):
+    """Of all threads of a process, as the kernel has them; none if it is gone."""
+    states = []
+    for stat in pathlib.Path("/proc").glob(f"{pid}/task/*/stat"):
+        try:
+            states.append(stat.read_text().rsplit(")", 1)[1].split()[0])
+        except OSError:
+            continue
+    return states
+
+
+def is_there(pid):
+    """Whether a process still holds what it had, its ports too: it does until its last thread is gone."""
+    return any(state not in "ZX" for state in states_of(pid))
+
+
 def held(binary, keys):
     """Memory of nodes that hold all keys, log and history included, and what they still do."""
     with Held(binary, keys, QUORATE_SNAPSHOT_EVERY="1000000000") as cluster:
-        rss = [resident_bytes(pid) for pid in cluster.nodes().values()]
+        rss = [resident_bytes(pid) for pid in cluster.processes().values()]
         count = cluster.metric("quorate_keys")
         found = cluster.bench(10, keys=keys, limit=SLOW)
         return {
@@ -115,12 +131,18 @@ def restart(binary, keys):
             if how == "stopped":
                 cluster.stop()
             else:
+                # It must not start them again.
                 cluster.process.send_signal(signal.SIGSTOP)
-                for pid in cluster.nodes().values():
+                while set(states_of(cluster.process.pid)) != {"T"}:
+                    time.sleep(0.02)
+                pids = list(cluster.processes().values())
+                for pid in pids:
                     os.kill(pid, signal.SIGKILL)
                 cluster.process.kill()
                 cluster.process.wait()
                 cluster.process.stdout.close()
+                while any(map(is_there, pids)):
+                    time.sleep(0.02)
             since = time.monotonic()
             cluster.start()
             took[how + "_s"] = round(time.monotonic() - since, 2)
@@ -133,7 +155,7 @@ def behind(binary, keys, entries):
     with Held(binary, keys) as cluster:
         view = json.loads(cluster.get("/cluster"))
         lagging = next(node["id"] for node in view["nodes"] if node["id"] != view["leader"])
-        pid = cluster.nodes()[lagging]
+        pid = cluster.processes()[lagging]
 
         def gap():
             with urllib.request.urlopen(cluster.leader + "/cluster", timeout=10) as answer:

@@ -13,6 +13,7 @@ use super::shared::{Message, Shared, State};
 use super::store::{Bounds, Broken, Store};
 use crate::clock::{Deadline, Stopwatch, wall_millis};
 use crate::metric_names::gauge_value;
+use crate::priority;
 use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -23,8 +24,6 @@ use std::time::Duration;
 /// How long the thread sleeps between two looks at the queue. Whoever applies an entry does not wake it: that would cost more
 /// than everything that the history does with the entry.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How much the thread stands back, as `nice` counts.
-const NICE: i32 = 10;
 /// How often bounds are kept and the store flushed.
 const TIDY_EVERY: Duration = Duration::from_secs(1);
 /// How long to leave a directory alone that does not let us begin.
@@ -60,10 +59,7 @@ impl Writer {
 
     /// Runs until told to close, or until nobody is left who could.
     pub(super) fn run(mut self) {
-        // Of this thread, not of the process: whoever waits for a permit comes first.
-        if let Err(error) = rustix::process::setpriority_process(Some(rustix::thread::gettid()), NICE) {
-            tracing::debug!(%error, "the history writes at the same priority as everything else");
-        }
+        priority::stand_back();
         self.open();
         loop {
             let gone = self.turn();

@@ -37,6 +37,8 @@ use tokio::task::JoinHandle;
 
 /// Entries in one message to a follower.
 const APPEND_ENTRIES_MAX: u64 = 128;
+/// As many nodes as a small cluster has write their snapshots in turn.
+const SNAPSHOT_TURNS: u64 = 3;
 /// How often the need for a snapshot is looked at.
 const SNAPSHOT_CHECK: Duration = Duration::from_secs(1);
 
@@ -219,7 +221,11 @@ impl Consensus {
         let tasks = vec![
             tokio::spawn(Arc::new(server).run(Arc::clone(transport))),
             tokio::spawn(follow_status(raft.clone(), sender)),
-            tokio::spawn(take_snapshots(raft.clone(), (state.clone(), room.clone()), settings.snapshot_every_entries)),
+            tokio::spawn(take_snapshots(
+                raft.clone(),
+                (state.clone(), room.clone()),
+                (settings.id, settings.snapshot_every_entries),
+            )),
             tokio::spawn(room.clone().watch(state.clone())),
             tokio::spawn(finish_changes(raft.clone())),
         ];
@@ -544,8 +550,16 @@ async fn fits(state: &StateStore, room: &Room) -> bool {
         || state.snapshot_bytes_exactly().await.is_ok_and(|exactly| room.fits(exactly.saturating_add(HEAD_BYTES)))
 }
 
-/// Triggers a snapshot whenever enough has been applied since the last one and there is room for it.
-async fn take_snapshots(raft: Raft<TypeConfig, StateStore>, (state, room): (StateStore, Room), every_entries: u64) {
+/// Triggers a snapshot whenever enough has been applied since the last one and there is room for it. Nodes write theirs at
+/// different times, so that a majority is never busy with it.
+async fn take_snapshots(
+    raft: Raft<TypeConfig, StateStore>,
+    (state, room): (StateStore, Room),
+    (id, every_entries): (u64, u64),
+) {
+    let turn = id % SNAPSHOT_TURNS;
+    let ahead = every_entries / SNAPSHOT_TURNS * turn;
+    let round = |index: u64| index.saturating_add(ahead) / every_entries;
     let mut triggered_at = 0;
     loop {
         tokio::time::sleep(SNAPSHOT_CHECK).await;
@@ -554,7 +568,9 @@ async fn take_snapshots(raft: Raft<TypeConfig, StateStore>, (state, room): (Stat
             let metrics = metrics.borrow_watched();
             (metrics.last_applied.map_or(0, |id| id.index), metrics.snapshot.map_or(0, |id| id.index))
         };
-        if applied >= snapshot.max(triggered_at) + every_entries && fits(&state, &room).await {
+        let last = snapshot.max(triggered_at);
+        let is_due = round(applied) > round(last) || state.is_due((SNAPSHOT_TURNS + turn, SNAPSHOT_TURNS));
+        if applied > last && is_due && fits(&state, &room).await {
             triggered_at = applied;
             if raft.trigger().snapshot().await.is_err() {
                 return;

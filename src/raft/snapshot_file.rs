@@ -19,6 +19,8 @@ const MAGIC: &[u8; 7] = b"QUORATE";
 const HASH_BYTES: usize = 32;
 const HEAD_BYTES_MAX: u32 = 1 << 20;
 const CURRENT: &str = "current.snapshot";
+/// How much of a snapshot is written before it is made durable.
+const UNSYNCED_BYTES_MAX: usize = 1 << 20;
 const TEMPORARY_SUFFIX: &str = ".tmp";
 
 /// An open snapshot. It stays readable when another takes its name.
@@ -78,7 +80,10 @@ impl SnapshotDir {
         let mut incoming = self.incoming()?;
         let head = codec::encode(meta);
         let head_bytes = u32::try_from(head.len()).map_err(io::Error::other)?;
-        let mut out = Hashing { inner: BufWriter::new(&mut incoming.file), hasher: blake3::Hasher::new() };
+        let mut out = Hashing {
+            inner: BufWriter::new(BitByBit { file: &mut incoming.file, unsynced: 0 }),
+            hasher: blake3::Hasher::new(),
+        };
         out.write_all(MAGIC)?;
         out.write_all(&[codec::FORMAT])?;
         out.write_all(&head_bytes.to_le_bytes())?;
@@ -191,6 +196,28 @@ fn read_head(input: &mut impl Read) -> io::Result<WireSnapshotMeta> {
 
 fn damaged(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("this is no usable snapshot: {what}"))
+}
+
+/// Makes a file durable bit by bit. If all of it waited for one sync at the end, the log's would wait behind it.
+struct BitByBit<'a> {
+    file: &'a mut Box<dyn OpenFile>,
+    unsynced: usize,
+}
+
+impl Write for BitByBit<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.file.write(bytes)?;
+        self.unsynced += written;
+        if self.unsynced >= UNSYNCED_BYTES_MAX {
+            self.file.sync()?;
+            self.unsynced = 0;
+        }
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
 }
 
 /// Hashes what passes through.

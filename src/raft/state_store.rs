@@ -8,7 +8,7 @@ use super::disk::Disk;
 use super::log_store::LogStore;
 use super::snapshot_file::{SnapshotDir, SnapshotFile};
 use super::types::{LogId, StoredMembership, TypeConfig, leader_id};
-use super::work::blocking;
+use super::work::{aside, blocking};
 use crate::failpoint;
 use crate::limiter::Time;
 use crate::metric_names;
@@ -51,11 +51,16 @@ pub(super) struct Replica {
     pub(super) machine: Machine,
     pub(super) applied: Option<LogId>,
     membership: StoredMembership,
+    /// What was applied since the last snapshot was begun, or the state read from one.
+    unsaved: u64,
 }
 
 /// What a key and a remembered request id take in a snapshot as a rule: windows, leases and long lines of reservations take more.
 const KEY_BYTES: u64 = 256;
 const REQUEST_ID_BYTES: u64 = 128;
+
+/// Fewer requests than that are applied in less than a second.
+const UNSAVED_MIN: u64 = 200_000;
 
 impl StateStore {
     /// Loads the current snapshot, if there is one. A damaged one is an error, and so is a gap between it and the log: what is
@@ -70,7 +75,12 @@ impl StateStore {
         let mut replica = Replica::default();
         if let Some(mut current) = snapshots.current()? {
             let (meta, machine) = current.load()?;
-            replica = Replica { applied: meta.last.map(LogId::from), membership: meta.membership.into(), machine };
+            replica = Replica {
+                applied: meta.last.map(LogId::from),
+                membership: meta.membership.into(),
+                machine,
+                unsaved: 0,
+            };
             let snapshot_index = replica.applied.map(|id| id.index);
             if snapshot_index > log.last_index() {
                 // Stopped between installing a snapshot and dropping the log it replaced.
@@ -116,6 +126,14 @@ impl StateStore {
                 observer.membership(index, self.read().machine.now(), voters, learners);
             }
         }
+    }
+
+    /// Whether applying what came after the last snapshot takes longer than reading one, by a share that differs from node
+    /// to node: a restart would wait for it.
+    pub(super) fn is_due(&self, share: (u64, u64)) -> bool {
+        let replica = self.read();
+        let most = UNSAVED_MIN.max(replica.machine.keys() as u64 / 2);
+        replica.unsaved >= most / share.1 * share.0
     }
 
     /// What a snapshot of this very state takes on disk: as much work as writing one.
@@ -169,6 +187,7 @@ fn apply(replica: &mut Replica, log_id: LogId, payload: &Payload) -> Applied {
     match payload {
         EntryPayload::Blank => Applied::Nothing,
         EntryPayload::Normal(batch) => {
+            replica.unsaved += batch.commands.iter().map(|command| command.weight() as u64).sum::<u64>();
             let applied = replica.machine.apply(leader_id(&log_id.leader_id), batch);
             if applied == Applied::StaleStamp {
                 metrics::counter!(metric_names::STALE_STAMPS_TOTAL).increment(1);
@@ -212,9 +231,10 @@ impl RaftStateMachine<TypeConfig> for StateStore {
     }
 
     async fn get_snapshot_builder(&mut self) -> Builder {
-        let replica = self.read();
+        let mut replica = self.write();
+        replica.unsaved = 0;
         Builder {
-            state: Arc::new(replica.machine.freeze()),
+            state: Some(replica.machine.freeze()),
             meta: Self::meta(&replica),
             snapshots: Arc::clone(&self.snapshots),
         }
@@ -234,7 +254,8 @@ impl RaftStateMachine<TypeConfig> for StateStore {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the snapshot is not the one that was announced"));
         }
         let time = machine.now();
-        *self.write() = Replica { machine, applied: meta.last_log_id, membership: meta.last_membership.clone() };
+        *self.write() =
+            Replica { machine, applied: meta.last_log_id, membership: meta.last_membership.clone(), unsaved: 0 };
         if meta.last_log_id.map(|id| id.index) > self.log.last_index() {
             self.log.snapshot_installed(time);
         }
@@ -256,9 +277,9 @@ impl RaftStateMachine<TypeConfig> for StateStore {
     }
 }
 
-/// Writes one frozen state.
+/// Writes one frozen state, once.
 pub struct Builder {
-    state: Arc<Frozen>,
+    state: Option<Frozen>,
     meta: SnapshotMetaOf<TypeConfig>,
     snapshots: Arc<SnapshotDir>,
 }
@@ -267,19 +288,21 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
     type SnapshotData = SnapshotFile;
 
     async fn build_snapshot(&mut self) -> io::Result<SnapshotOf<TypeConfig, SnapshotFile>> {
-        let (state, snapshots) = (Arc::clone(&self.state), Arc::clone(&self.snapshots));
+        let state = self.state.take().ok_or_else(|| io::Error::other("this state was written before"))?;
+        let (keys, snapshots) = (state.keys(), Arc::clone(&self.snapshots));
         let head = WireSnapshotMeta {
             last: self.meta.last_log_id.as_ref().map(Into::into),
             membership: (&self.meta.last_membership).into(),
         };
-        let snapshot = blocking(move || {
+        let snapshot = aside("snapshot", move || {
+            // What nobody else holds of it any more is given back on this thread too: it may be all of it.
             let mut snapshot = snapshots.write(&head, &state)?;
             failpoint::reached("snapshot");
             snapshots.make_current(&mut snapshot, head.last)?;
             Ok(snapshot)
         })
         .await?;
-        tracing::info!(last = ?self.meta.last_log_id.map(|id| id.index), keys = self.state.keys(), "snapshot written");
+        tracing::info!(last = ?self.meta.last_log_id.map(|id| id.index), keys, "snapshot written");
         Ok(SnapshotOf::<TypeConfig, SnapshotFile> { meta: self.meta.clone(), snapshot })
     }
 }

@@ -4,7 +4,7 @@
 //! a key does not move it in the index: when its turn comes, a key that was used meanwhile is indexed anew. `indexed` is part
 //! of the replicated state, because it decides in which entry a key leaves.
 
-use super::shards::Shards;
+use super::shards::{Shard, Shards};
 use super::sorted::Sorted;
 use crate::limiter::{Key, Limit, Register, Span, Time};
 use serde::{Deserialize, Serialize};
@@ -93,22 +93,30 @@ impl Keys {
         })
     }
 
-    /// Puts a key in its place and into the index, as it is: for new keys and for snapshots.
+    /// Puts a key in its place and into the index, as it is.
     fn put(&mut self, key: Key, state: KeyState) {
         self.expiry.insert((state.indexed, key.clone()), ());
         self.states.insert(key, state);
     }
 
-    /// Puts one read from a snapshot in its place, sharing its limit.
+    /// Puts one read from a snapshot in its place, sharing its limit. The index is made when all are there:
+    /// [`Self::index_all`].
     pub(super) fn restore(&mut self, key: Key, mut state: KeyState) {
         state.limit = self.share(&state.limit);
-        self.put(key, state);
+        self.states.insert(key, state);
+    }
+
+    /// Makes the index of all keys anew.
+    pub(super) fn index_all(&mut self) {
+        let states = self.states.pieces().iter().flat_map(Shard::iter);
+        self.expiry = Sorted::of(states.map(|(key, state)| (state.indexed, key.clone())).collect());
     }
 
     /// Forgets a key; whether there was one.
     pub(super) fn remove(&mut self, key: &Key) -> bool {
         let Some(state) = self.get(key) else { return false };
-        self.expiry.remove(&(state.indexed, key.clone()));
+        let at = state.indexed;
+        self.expiry.remove(|(known_at, known)| known_at.cmp(&at).then_with(|| known.cmp(key)));
         self.states.remove(key.as_str());
         true
     }
@@ -124,7 +132,7 @@ impl Keys {
     /// Looks at up to `most` keys whose time in the index has come, and forgets those that are idle.
     pub(super) fn forget_idle(&mut self, now: Time, most: usize) {
         // One that is indexed anew is due after now: it cannot be among those that are still to be looked at.
-        for ((_, key), ()) in self.expiry.take_first(most, |(at, _)| *at <= now) {
+        for (_, key) in self.expiry.take_first(most, |(at, _)| *at <= now) {
             let expiry = &mut self.expiry;
             self.states.retain_one(&key, |state| {
                 let busy = state.idle_at() > now;

@@ -122,22 +122,24 @@ impl Requests {
     /// Forgets a request before its time, because what it got was given back.
     pub(super) fn forget(&mut self, id: u128) {
         let Some(known) = self.get(id) else { return };
-        self.order.remove(&(known.kept_until, known.permit, id));
+        let place = (known.kept_until, known.permit, id);
+        self.order.remove(|known| known.cmp(&place));
         self.by_id.remove(&id);
     }
 
     /// Takes all requests of a snapshot, in any order.
     pub(super) fn restore(requests: Vec<(u128, Remembered)>) -> Self {
-        let mut all = Self::new();
-        for (id, remembered) in requests {
-            all.remember(id, remembered);
+        let place = |(id, request): &(u128, Remembered)| (request.kept_until, request.permit, *id);
+        let mut all = Self { order: Sorted::of(requests.iter().map(place).collect()), ..Self::new() };
+        for (id, request) in requests {
+            all.by_id.insert(id, request);
         }
         all
     }
 
     /// Forgets up to `most` requests whose time is up.
     pub(super) fn forget_old(&mut self, now: Time, most: usize) {
-        for ((.., id), ()) in self.order.take_first(most, |(at, ..)| *at <= now) {
+        for (.., id) in self.order.take_first(most, |(at, ..)| *at <= now) {
             self.by_id.remove(&id);
         }
     }

@@ -12,7 +12,7 @@ use super::keys::{KeyState, Keys};
 use super::machine::{Frozen, Machine};
 use super::policies::{Policies, Rule, Stored};
 use super::requests::{Remembered, Requests, Rules};
-use super::shards::Shard;
+use super::shards::{Placed, Shard};
 use crate::limiter::{Key, Time};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::collections::BTreeSet;
@@ -127,6 +127,7 @@ impl Machine {
                 keys.restore(key, state);
             }
         }
+        keys.index_all();
         let requests = read_requests(input, &head)?;
         Ok(Self { now: head.now, permits: head.permits, keys, requests, policies })
     }
@@ -174,7 +175,11 @@ fn read_requests(input: &mut impl Read, head: &Head) -> Result<Requests, Snapsho
     Ok(requests)
 }
 
-fn write_piece<K: Serialize + Ord, V: Serialize>(out: &mut impl Write, piece: &Shard<K, V>) -> io::Result<()> {
+fn write_piece<K, V>(out: &mut impl Write, piece: &Shard<K, V>) -> io::Result<()>
+where
+    K: Serialize + Ord + Clone + Placed,
+    V: Serialize + Clone,
+{
     write_block(out, &piece.iter().collect::<Vec<_>>())
 }
 

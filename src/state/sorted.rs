@@ -4,11 +4,17 @@
 //! row has up to `WIDTH` items and at most an eighth of it is free. Finding something is two binary searches; putting something
 //! in moves half a row, a few kilobytes.
 //!
+//! The keys of a row lie beside its values, not between them: a search reads keys only, and they are shared between copies of the
+//! map until one of them gets or loses a key. What is looked for is said by an order, as the standard library's
+//! `binary_search_by` has it: how a key of the map compares to the one that is sought.
+//!
 //! Invariants
 //! - No row is empty or has more than `WIDTH` items; all of them in order, and the rows too.
+//! - A row has as many values as keys.
 //! - Where rows begin depends on what came when. Nothing that is replicated may look at it.
 
-use std::borrow::Borrow;
+use std::cmp::Ordering;
+use std::sync::Arc;
 
 /// Rows of some kilobytes: larger ones take long to change, smaller ones are many.
 const WIDTH: usize = 512;
@@ -19,7 +25,14 @@ const ROOM_MIN: usize = 4;
 /// The map.
 #[derive(Debug, Clone)]
 pub(super) struct Sorted<K, V, const W: usize = WIDTH> {
-    rows: Vec<Vec<(K, V)>>,
+    rows: Vec<Row<K, V>>,
+}
+
+/// Neighbours. Clones share the keys.
+#[derive(Debug, Clone)]
+struct Row<K, V> {
+    keys: Arc<Vec<K>>,
+    values: Vec<V>,
 }
 
 impl<K, V, const W: usize> Default for Sorted<K, V, W> {
@@ -28,37 +41,31 @@ impl<K, V, const W: usize> Default for Sorted<K, V, W> {
     }
 }
 
-impl<K: Ord, V, const W: usize> Sorted<K, V, W> {
+impl<K: Ord + Clone, V, const W: usize> Sorted<K, V, W> {
     pub(super) fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
-        self.rows.iter().flatten().map(|(key, value)| (key, value))
+        self.rows.iter().flat_map(|row| row.keys.iter().zip(&row.values))
     }
 
     pub(super) fn first(&self) -> Option<(&K, &V)> {
-        let (key, value) = self.rows.first()?.first()?;
-        Some((key, value))
+        let row = self.rows.first()?;
+        row.keys.first().zip(row.values.first())
     }
 
-    pub(super) fn get<Q: Ord + ?Sized>(&self, key: &Q) -> Option<&V>
-    where
-        K: Borrow<Q>,
-    {
-        let (row, at) = self.find(key);
-        Some(&self.rows.get(row)?[at.ok()?].1)
+    pub(super) fn get(&self, order: impl Fn(&K) -> Ordering) -> Option<&V> {
+        let (row, at) = self.find(order);
+        Some(&self.rows.get(row)?.values[at.ok()?])
     }
 
-    pub(super) fn get_mut<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<&mut V>
-    where
-        K: Borrow<Q>,
-    {
-        let (row, at) = self.find(key);
-        Some(&mut self.rows.get_mut(row)?[at.ok()?].1)
+    pub(super) fn get_mut(&mut self, order: impl Fn(&K) -> Ordering) -> Option<&mut V> {
+        let (row, at) = self.find(order);
+        Some(&mut self.rows.get_mut(row)?.values[at.ok()?])
     }
 
     /// Inserts or replaces. What was there before.
     pub(super) fn insert(&mut self, key: K, value: V) -> Option<V> {
-        let (row, found) = self.find(&key);
+        let (row, found) = self.find(|known| known.cmp(&key));
         match found {
-            Ok(at) => Some(std::mem::replace(&mut self.rows[row][at].1, value)),
+            Ok(at) => Some(std::mem::replace(&mut self.rows[row].values[at], value)),
             Err(at) => {
                 self.place(row, at, key, value);
                 None
@@ -66,19 +73,22 @@ impl<K: Ord, V, const W: usize> Sorted<K, V, W> {
         }
     }
 
-    /// Changes what is there, or puts in what `change` makes of nothing. Whether that was new, and what `change` says.
-    pub(super) fn upsert<R>(&mut self, key: &K, change: impl FnOnce(Option<&mut V>) -> (Option<V>, R)) -> (bool, R)
-    where
-        K: Clone,
-    {
-        let (row, found) = self.find(key);
+    /// Changes what is there, or puts in what `change` makes of nothing, under the key that `name` makes. Whether that was
+    /// new, and what `change` says.
+    pub(super) fn upsert<R>(
+        &mut self,
+        order: impl Fn(&K) -> Ordering,
+        name: impl FnOnce() -> K,
+        change: impl FnOnce(Option<&mut V>) -> (Option<V>, R),
+    ) -> (bool, R) {
+        let (row, found) = self.find(order);
         match found {
-            Ok(at) => (false, change(Some(&mut self.rows[row][at].1)).1),
+            Ok(at) => (false, change(Some(&mut self.rows[row].values[at])).1),
             Err(at) => {
                 let (new, said) = change(None);
                 let is_new = new.is_some();
                 if let Some(value) = new {
-                    self.place(row, at, key.clone(), value);
+                    self.place(row, at, name(), value);
                 }
                 (is_new, said)
             }
@@ -89,36 +99,37 @@ impl<K: Ord, V, const W: usize> Sorted<K, V, W> {
     fn place(&mut self, mut row: usize, mut at: usize, key: K, value: V) {
         if self.rows.is_empty() || (at == W && row + 1 == self.rows.len()) {
             // Behind everything, as all do that come in order: the row before it stays full.
-            self.rows.push(vec![(key, value)]);
+            self.rows.push(Row { keys: Arc::new(vec![key]), values: vec![value] });
             return;
         }
-        if self.rows[row].len() >= W {
+        if self.rows[row].values.len() >= W {
             let upper = self.rows[row].split_off(W / 2);
-            self.rows[row].shrink_to_fit();
             self.rows.insert(row + 1, upper);
             if at > W / 2 {
                 (row, at) = (row + 1, at - W / 2);
             }
         }
-        let items = &mut self.rows[row];
-        if items.len() == items.capacity() {
-            items.reserve_exact((items.len() / ROOM_SHARE).max(ROOM_MIN));
-        }
-        items.insert(at, (key, value));
+        let Row { keys, values } = &mut self.rows[row];
+        insert(Arc::make_mut(keys), at, key);
+        insert(values, at, value);
     }
 
-    /// Takes the first items for as long as they are wanted, `most` of them.
-    pub(super) fn take_first(&mut self, most: usize, wanted: impl Fn(&K) -> bool) -> Vec<(K, V)> {
+    /// Takes the keys of the first items for as long as they are wanted, `most` of them.
+    pub(super) fn take_first(&mut self, most: usize, wanted: impl Fn(&K) -> bool) -> Vec<K> {
         let (mut taken, mut emptied) = (Vec::new(), 0);
         for row in &mut self.rows {
-            let count = row.iter().take(most - taken.len()).take_while(|(key, _)| wanted(key)).count();
-            if count == row.len() {
-                taken.append(row);
+            let count = row.keys.iter().take(most - taken.len()).take_while(|key| wanted(key)).count();
+            if count == 0 {
+                break;
+            }
+            let keys = Arc::make_mut(&mut row.keys);
+            taken.extend(keys.drain(..count));
+            if keys.is_empty() {
                 emptied += 1;
                 continue;
             }
-            taken.extend(row.drain(..count));
-            shrink(row);
+            row.values.drain(..count);
+            row.shrink();
             break;
         }
         self.rows.drain(..emptied);
@@ -126,31 +137,67 @@ impl<K: Ord, V, const W: usize> Sorted<K, V, W> {
     }
 
     /// Removes. What was there.
-    pub(super) fn remove<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<V>
-    where
-        K: Borrow<Q>,
-    {
-        let (row, at) = self.find(key);
-        let items = self.rows.get_mut(row)?;
-        let (_, value) = items.remove(at.ok()?);
-        if items.is_empty() {
-            self.rows.remove(row);
+    pub(super) fn remove(&mut self, order: impl Fn(&K) -> Ordering) -> Option<V> {
+        let (at_row, at) = self.find(order);
+        let (row, at) = (self.rows.get_mut(at_row)?, at.ok()?);
+        Arc::make_mut(&mut row.keys).remove(at);
+        let value = row.values.remove(at);
+        if row.values.is_empty() {
+            self.rows.remove(at_row);
         } else {
-            shrink(items);
+            row.shrink();
         }
         Some(value)
     }
 
     /// The row that a key belongs to, and where it is in it or would be.
-    fn find<Q: Ord + ?Sized>(&self, key: &Q) -> (usize, Result<usize, usize>)
-    where
-        K: Borrow<Q>,
-    {
-        let begins_before = |row: &Vec<(K, V)>| row.first().is_some_and(|(first, _)| first.borrow() <= key);
-        let row = self.rows.partition_point(begins_before).saturating_sub(1);
-        let at = self.rows.get(row).map_or(Err(0), |row| row.binary_search_by(|(known, _)| known.borrow().cmp(key)));
-        (row, at)
+    fn find(&self, order: impl Fn(&K) -> Ordering) -> (usize, Result<usize, usize>) {
+        let begins_before = |row: &Row<K, V>| row.keys.first().is_some_and(|first| order(first).is_le());
+        let row = match self.rows.len() {
+            0 | 1 => 0,
+            _ => self.rows.partition_point(begins_before).saturating_sub(1),
+        };
+        (row, self.rows.get(row).map_or(Err(0), |row| row.keys.binary_search_by(&order)))
     }
+}
+
+impl<K: Ord, const W: usize> Sorted<K, (), W> {
+    /// All of these, in any order: far cheaper than one after the other.
+    pub(super) fn of(mut keys: Vec<K>) -> Self {
+        keys.sort_unstable();
+        keys.dedup();
+        let (mut keys, mut rows) = (keys.into_iter(), Vec::new());
+        while keys.len() > 0 {
+            let row: Vec<_> = keys.by_ref().take(W).collect();
+            rows.push(Row { values: vec![(); row.len()], keys: Arc::new(row) });
+        }
+        Self { rows }
+    }
+}
+
+impl<K: Clone, V> Row<K, V> {
+    /// Takes the items from `at` on.
+    fn split_off(&mut self, at: usize) -> Self {
+        let keys = Arc::make_mut(&mut self.keys);
+        let upper = Self { keys: Arc::new(keys.split_off(at)), values: self.values.split_off(at) };
+        keys.shrink_to_fit();
+        self.values.shrink_to_fit();
+        upper
+    }
+
+    /// Gives room back that it has too much of. Its keys are its own.
+    fn shrink(&mut self) {
+        shrink(Arc::make_mut(&mut self.keys));
+        shrink(&mut self.values);
+    }
+}
+
+/// Inserts, with an eighth more room where there is none.
+fn insert<T>(items: &mut Vec<T>, at: usize, item: T) {
+    if items.len() == items.capacity() {
+        items.reserve_exact((items.len() / ROOM_SHARE).max(ROOM_MIN));
+    }
+    items.insert(at, item);
 }
 
 /// Gives room back that a row has too much of.
@@ -166,12 +213,16 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
+    fn sought(key: u32) -> impl Fn(&u32) -> Ordering {
+        move |known| known.cmp(&key)
+    }
+
     fn check<const W: usize>(sorted: &Sorted<u32, u32, W>, oracle: &BTreeMap<u32, u32>) {
         assert!(sorted.iter().eq(oracle.iter()));
         assert_eq!(sorted.first(), oracle.first_key_value());
-        assert!(sorted.rows.iter().all(|row| (1..=W).contains(&row.len())));
-        let fits = |row: &Vec<(u32, u32)>| row.capacity() <= (2 * row.len()).max(row.len() + ROOM_MIN);
-        assert!(sorted.rows.iter().all(fits), "{:?}", sorted.rows.iter().map(Vec::capacity).collect::<Vec<_>>());
+        assert!(sorted.rows.iter().all(|row| (1..=W).contains(&row.keys.len()) && row.values.len() == row.keys.len()));
+        let fits = |row: &Vec<u32>| row.capacity() <= (2 * row.len()).max(row.len() + ROOM_MIN);
+        assert!(sorted.rows.iter().all(|row| fits(&row.keys) && fits(&row.values)), "{sorted:?}");
     }
 
     proptest! {
@@ -182,11 +233,11 @@ mod tests {
             for (step, key, value) in steps {
                 match step {
                     0..4 => prop_assert_eq!(sorted.insert(key, value), oracle.insert(key, value)),
-                    4..7 => prop_assert_eq!(sorted.remove(&key), oracle.remove(&key)),
+                    4..7 => prop_assert_eq!(sorted.remove(sought(key)), oracle.remove(&key)),
                     7 => {
                         let most = value as usize % 9;
-                        let first: Vec<_> = oracle.range(..key).take(most).map(|(key, value)| (*key, *value)).collect();
-                        for (key, _) in &first {
+                        let first: Vec<_> = oracle.range(..key).take(most).map(|(key, _)| *key).collect();
+                        for key in &first {
                             assert!(oracle.remove(key).is_some());
                         }
                         prop_assert_eq!(sorted.take_first(most, |known| *known < key), first);
@@ -194,7 +245,7 @@ mod tests {
                     _ => {
                         let before = oracle.get(&key).copied();
                         let put = value.is_multiple_of(2);
-                        let found = sorted.upsert(&key, |known| {
+                        let found = sorted.upsert(sought(key), || key, |known| {
                             let before = known.as_deref().copied();
                             known.map_or((put.then_some(value), before), |known| {
                                 *known = value;
@@ -207,13 +258,49 @@ mod tests {
                         }
                     }
                 }
-                if let Some(value) = sorted.get_mut(&(key / 2)) {
+                if let Some(value) = sorted.get_mut(sought(key / 2)) {
                     *value ^= 1;
                     oracle.entry(key / 2).and_modify(|value| *value ^= 1);
                 }
-                prop_assert_eq!(sorted.get(&key), oracle.get(&key));
+                prop_assert_eq!(sorted.get(sought(key)), oracle.get(&key));
                 check(&sorted, &oracle);
             }
+        }
+    }
+
+    proptest! {
+        /// A copy shares keys with what it was made of, and stays as it was.
+        #[test]
+        fn a_copy_stays_as_it_was(
+            before in prop::collection::btree_map(0..60_u32, any::<u32>(), 0..40),
+            steps in prop::collection::vec((0..3_u8, 0..60_u32), 0..60),
+        ) {
+            let mut sorted = Sorted::<u32, u32, 4>::default();
+            for (key, value) in &before {
+                sorted.insert(*key, *value);
+            }
+            let copy = sorted.clone();
+            for (step, key) in steps {
+                match step {
+                    0 => drop(sorted.insert(key, 0)),
+                    1 => drop(sorted.remove(sought(key))),
+                    _ => drop(sorted.take_first(2, |known| *known < key)),
+                }
+            }
+            check(&copy, &before);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn all_at_once_is_as_one_by_one(keys in prop::collection::vec(0..60_u32, 0..60)) {
+            let mut one_by_one = Sorted::<u32, (), 4>::default();
+            for key in &keys {
+                one_by_one.insert(*key, ());
+            }
+            let at_once = Sorted::<u32, (), 4>::of(keys);
+            prop_assert!(at_once.iter().eq(one_by_one.iter()));
+            prop_assert!(at_once.rows.iter().all(|row| (1..=4).contains(&row.keys.len()) && row.values.len() == row.keys.len()));
         }
     }
 
@@ -221,8 +308,8 @@ mod tests {
     fn what_comes_in_order_fills_its_rows() {
         let mut sorted = Sorted::<u32, (), 8>::default();
         (0..80).for_each(|key| assert_eq!(sorted.insert(key, ()), None));
-        assert!(sorted.rows.iter().all(|row| row.len() == 8), "{:?}", sorted.rows);
-        (0..79).for_each(|key| assert_eq!(sorted.remove(&key), Some(())));
+        assert!(sorted.rows.iter().all(|row| row.keys.len() == 8), "{:?}", sorted.rows);
+        (0..79).for_each(|key| assert_eq!(sorted.remove(sought(key)), Some(())));
         assert_eq!((sorted.rows.len(), sorted.first()), (1, Some((&79, &()))));
     }
 
@@ -232,7 +319,7 @@ mod tests {
         let mut sorted = Sorted::<u64, ()>::default();
         (0..100_000_u64)
             .for_each(|number| assert_eq!(sorted.insert(number.wrapping_mul(0x9e37_79b9_7f4a_7c15), ()), None));
-        let room: usize = sorted.rows.iter().map(Vec::capacity).sum();
+        let room: usize = sorted.rows.iter().map(|row| row.keys.capacity()).sum();
         assert!(room < 112_000, "room for {room}");
         assert!(sorted.rows.len() > 195);
     }
