@@ -93,6 +93,14 @@ def is_there(pid):
     return any(state not in "ZX" for state in states_of(pid))
 
 
+def is_ready(url):
+    try:
+        with urllib.request.urlopen(url + "/readyz", timeout=1) as answer:
+            return answer.status == 200
+    except OSError:
+        return False
+
+
 def held(binary, keys):
     """Memory of nodes that hold all keys, log and history included, and what they still do."""
     with Held(binary, keys, QUORATE_SNAPSHOT_EVERY="1000000000") as cluster:
@@ -124,9 +132,17 @@ def snapshot(binary, keys):
 
 
 def restart(binary, keys):
-    """From the start of all processes to the first leader that serves: after an orderly stop, and after a kill of all."""
+    """From the kill of one node to its being ready again, and from the start of all processes to the first leader that
+    serves: after an orderly stop, and after a kill of all."""
     with Held(binary, keys) as cluster:
-        took = {}
+        view = json.loads(cluster.get("/cluster"))
+        node = next(node for node in view["nodes"] if node["id"] != view["leader"])
+        pid = cluster.processes()[node["id"]]
+        since = time.monotonic()
+        os.kill(pid, signal.SIGKILL)
+        while cluster.processes().get(node["id"], pid) == pid or not is_ready(node["client"]):
+            time.sleep(0.02)
+        took = {"one_killed_s": round(time.monotonic() - since, 2)}
         for how in ("stopped", "killed"):
             if how == "stopped":
                 cluster.stop()
