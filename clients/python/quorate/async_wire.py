@@ -180,11 +180,11 @@ class AsyncWire:
                 opening.add_done_callback(_drop)
                 opening.cancel()
         if not opening.done() or opening.cancelled():
-            return Reply(None, "no connection in time", connected=False)
+            return Reply(None, "no connection in time")
         error = opening.exception()
         if isinstance(error, (OSError, UnicodeError)):
             # The latter is a name that no resolver takes.
-            return Reply(None, getattr(error, "strerror", None) or str(error), connected=False)
+            return Reply(None, getattr(error, "strerror", None) or str(error))
         self.opened += 1
         return opening.result()
 
@@ -201,6 +201,14 @@ class AsyncWire:
             self._idle.setdefault(node, []).append(connection)
         else:
             connection.abort()
+
+    def abandon(self) -> None:
+        """Closes the sockets of a loop that does not run, here or any more: its transports cannot."""
+        for idle in self._idle.values():
+            for connection in idle:
+                connection.usable = False
+                connection.socket.close()
+        self._idle = {}
 
     def close(self) -> None:
         """Closes what rests; what is in use is closed when it is done."""
