@@ -98,6 +98,9 @@ fn units_and_misbehaving_nodes() {
         "tests.test_threads",
         "tests.test_cancellation",
         "tests.test_throttle",
+        "tests.test_outages",
+        "tests.test_interruptions",
+        "tests.test_together",
     ];
     suite("units_and_misbehaving_nodes", &modules);
 }

@@ -83,8 +83,10 @@ class FiveThousandTasks(unittest.TestCase):
                 return True if await reserved(client, "many") == 0 else None
 
             await until(nothing_ahead, "all permits given back")
-        # Closed, so every answer has come: none was given back twice, and none was not.
-        self.assertEqual((client.stats.given_back, client.stats.not_given_back), (4_999, 0))
+        # Closed, so every answer has come. Of a release whose first answer was lost nobody knows who did it.
+        stats = client.stats
+        self.assertEqual(stats.given_back + stats.not_given_back, 4_999)
+        self.assertLessEqual(stats.not_given_back, stats.retries)
 
     def test_cancelling_in_the_middle_of_asking_leaves_nothing_behind(self):
         with Cluster() as cluster:
