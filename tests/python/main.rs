@@ -121,6 +121,11 @@ fn without_the_cluster_each_way_does_what_it_says() {
 }
 
 #[test]
+fn every_call_and_the_readme_against_a_cluster() {
+    suite("every_call_and_the_readme_against_a_cluster", &["tests.test_surface"]);
+}
+
+#[test]
 fn the_examples_run() {
     suite("the_examples_run", &["tests.test_examples"]);
 }
