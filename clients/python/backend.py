@@ -13,7 +13,7 @@ import tarfile
 import zipfile
 
 HOME = os.path.dirname(os.path.abspath(__file__))
-#: Archives of the same sources are the same, byte for byte.
+#: The date of every file in a wheel, so that wheels of the same sources by the same Python are the same.
 DATE = (2020, 1, 1, 0, 0, 0)
 
 

@@ -14,7 +14,7 @@ import os
 import time
 import urllib.request
 
-from quorate import Client, Timeout, Unavailable
+from quorate import Client, OutcomeUnknown, Timeout, Unavailable
 
 #: Where `quorate up` listens, unless the environment knows better.
 NODES = os.environ.get("QUORATE_NODES") or "http://127.0.0.1:7001,http://127.0.0.1:7002,http://127.0.0.1:7003"
@@ -60,13 +60,16 @@ def worker(number, queue):
         try:
             if rate_limit is not None:
                 client.acquire(f"task:{name}", rate_limit, timeout=PATIENCE)
-        except (Timeout, Unavailable) as error:
-            # Certainly not granted, so nothing is lost by asking again later.
+            print(f"worker {number}: {name}{args} -> {function(*args)}", flush=True)
+        except (Timeout, Unavailable, OutcomeUnknown) as error:
+            # The task has not started. At worst a slot passes unused, so nothing is lost by asking again later.
             print(f"worker {number}: {name} goes back: {error}", flush=True)
             queue.put((name, args))
-        else:
-            print(f"worker {number}: {name}{args} -> {function(*args)}", flush=True)
-        queue.task_done()
+        except Exception as error:
+            # Its own failure is the task's, not the worker's.
+            print(f"worker {number}: {name}{args} failed: {error}", flush=True)
+        finally:
+            queue.task_done()
 
 
 def main():

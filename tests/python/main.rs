@@ -3,9 +3,11 @@
 //! Needs `python3` of version 3.9 or newer. Where there is none, that is said in a visible line; where nothing may be skipped
 //! (`NO_SKIP=1`, as in CI), it is a failure.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// The scenarios bring twenty processes each: one at a time, or they would measure each other.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -14,10 +16,9 @@ fn alone() -> MutexGuard<'static, ()> {
     ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Says in a visible line why a test does nothing here.
+/// Says in a visible line why a test does nothing here. `eprintln` would be captured, as all else of a test that passes.
 fn skip(test: &str, missing: &str) {
-    println!("SKIPPED {test}: {missing}");
-    eprintln!("SKIPPED {test}: {missing}");
+    writeln!(std::io::stderr(), "SKIPPED {test}: {missing}").expect("a line on stderr");
     assert!(std::env::var_os("NO_SKIP").is_none(), "{test} must not be skipped: {missing}");
 }
 
@@ -42,26 +43,50 @@ fn python(test: &str) -> Option<String> {
     }
 }
 
-/// Shows what a program said, and insists that it went well.
-fn shown(what: &str, output: &Output) {
-    println!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{what}: {}", output.status);
+/// Looks at a program that runs, 20 a second: fifteen minutes in all, which only bound one that hangs.
+const LOOKS_MAX: u32 = 15 * 60 * 20;
+
+/// Runs a program, shows what it said, and insists that it went well and came to an end. It says it to a file: a pipe would stay
+/// open as long as any of its children.
+fn shown(what: &str, command: &mut Command) -> String {
+    let said = tempfile::NamedTempFile::new().expect("a temporary file");
+    let appended = std::fs::OpenOptions::new().append(true).open(said.path()).expect("the temporary file");
+    let errors = appended.try_clone().expect("the temporary file");
+    let mut child = command.stdin(Stdio::null()).stdout(appended).stderr(errors).spawn().expect("it starts");
+    let mut looks = 0;
+    let status = loop {
+        if let Some(status) = child.try_wait().expect("its status") {
+            break Some(status);
+        }
+        looks += 1;
+        if looks > LOOKS_MAX {
+            child.kill().expect("its end");
+            child.wait().expect("its end");
+            break None;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    let text = String::from_utf8_lossy(&std::fs::read(said.path()).expect("what it said")).into_owned();
+    println!("{text}");
+    let status = status.unwrap_or_else(|| panic!("{what} hangs"));
+    assert!(status.success(), "{what}: {status}");
+    text
 }
 
 /// Runs some modules of the suite.
 fn suite(test: &str, modules: &[&str]) {
     let Some(python) = python(test) else { return };
     let _alone = alone();
-    let output = Command::new(python)
+    let mut command = Command::new(python);
+    command
         .args(["-m", "unittest", "--verbose"])
         .args(modules)
         .current_dir(home())
         .env("QUORATE_BIN", env!("CARGO_BIN_EXE_quorate"))
         .env("PYTHONDONTWRITEBYTECODE", "1")
-        .env_remove("QUORATE_NODES")
-        .output()
-        .expect("python runs");
-    shown(test, &output);
+        .env("PYTHONUNBUFFERED", "1")
+        .env_remove("QUORATE_NODES");
+    shown(test, &mut command);
 }
 
 #[test]
@@ -73,6 +98,9 @@ fn units_and_misbehaving_nodes() {
         "tests.test_threads",
         "tests.test_cancellation",
         "tests.test_throttle",
+        "tests.test_outages",
+        "tests.test_interruptions",
+        "tests.test_together",
     ];
     suite("units_and_misbehaving_nodes", &modules);
 }
@@ -90,6 +118,11 @@ fn cancelling_most_of_five_thousand_tasks_gives_their_permits_back() {
 #[test]
 fn without_the_cluster_each_way_does_what_it_says() {
     suite("without_the_cluster_each_way_does_what_it_says", &["tests.test_unavailable"]);
+}
+
+#[test]
+fn every_call_and_the_readme_against_a_cluster() {
+    suite("every_call_and_the_readme_against_a_cluster", &["tests.test_surface"]);
 }
 
 #[test]
@@ -119,26 +152,20 @@ fn pip_installs_it_without_a_network() {
     }
     let _alone = alone();
     let dir = tempfile::tempdir().expect("a temporary directory");
-    let output = Command::new(&python)
+    let mut install = Command::new(&python);
+    install
         .args(["-m", "pip", "install", "--no-index", "--disable-pip-version-check", "--target"])
         .arg(dir.path())
         .arg("./clients/python")
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .output()
-        .expect("pip runs");
-    shown("pip install", &output);
+        .current_dir(env!("CARGO_MANIFEST_DIR"));
+    shown("pip install", &mut install);
     for file in ["quorate/py.typed", "quorate/__init__.py", "quorate-0.1.0.dist-info/METADATA"] {
         assert!(dir.path().join(file).is_file(), "{file} is missing");
     }
     let script =
         "import quorate, os; print(quorate.__file__, quorate.__version__); quorate.Client('http://127.0.0.1:1')";
-    let output = Command::new(&python)
-        .args(["-c", script])
-        .current_dir(dir.path())
-        .env("PYTHONPATH", dir.path())
-        .output()
-        .expect("python runs");
-    shown("import quorate", &output);
-    let imported = String::from_utf8_lossy(&output.stdout).into_owned();
+    let mut import = Command::new(&python);
+    import.args(["-c", script]).current_dir(dir.path()).env("PYTHONPATH", dir.path());
+    let imported = shown("import quorate", &mut import);
     assert!(imported.contains(&*dir.path().to_string_lossy()), "another package was imported: {imported}");
 }

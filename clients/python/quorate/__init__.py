@@ -17,7 +17,7 @@ from .errors import OutcomeUnknown, QuorateError, RateLimited, Refused, Timeout,
 from .limit import Limit
 from .options import Options
 from .peek import KeyState
-from .permit import Denied, Permit
+from .permit import Denied, Permit, Permits
 from .policies import Policy
 from .release import Released, Renewed
 from .sync_client import Client, Reservation
@@ -35,6 +35,7 @@ __all__ = [
     "Options",
     "OutcomeUnknown",
     "Permit",
+    "Permits",
     "Policy",
     "QuorateError",
     "RateLimited",

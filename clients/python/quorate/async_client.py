@@ -8,29 +8,48 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import time
 import weakref
 from types import TracebackType
-from typing import Any, Callable, Coroutine, Dict, Iterable, List, Mapping, Optional, Set, Type, TypeVar, Union
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Callable,
+    Coroutine,
+    Dict,
+    Iterable,
+    List,
+    Mapping,
+    Optional,
+    Set,
+    Type,
+    TypeVar,
+    Union,
+)
 
 from . import acquire as _acquire
 from . import batch as _batch
 from . import peek as _peek
 from . import policies as _policies
 from . import release as _release
-from .async_wire import AsyncWire, Outcome
+from .async_wire import AsyncWire, Connection, Outcome
 from .batch import Ask, Result
 from .core import Core
 from .counters import Stats
 from .effects import Effect, Flow, Reply, Send, Sleep
 from .errors import QuorateError
 from .limit import Limit
-from .options import Options
+from .options import OnUnavailable, Options
 from .peek import KeyState
-from .permit import NS, Denied, Permit
+from .permit import NS, Denied, Permit, Permits
 from .policies import Policy
 from .release import Released, Renewed
-from .wanted import check_number, check_permit, check_request_id, until, wanted
+from .limit import check_request_id
+from .wanted import check_number, check_permit, until, wanted, wanted_all
+
+if TYPE_CHECKING:
+    from .throttle import OnDenied
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -79,7 +98,7 @@ class AsyncClient:
         *,
         timeout: float = 10.0,
         attempt_timeout: float = 3.0,
-        on_unavailable: str = "closed",
+        on_unavailable: OnUnavailable = "closed",
         local_fraction: Optional[float] = None,
         degrade_after: float = 2.0,
         probe_every: float = 1.0,
@@ -98,8 +117,11 @@ class AsyncClient:
             max_connections=max_connections,
             worker=worker,
         )
-        self._core = Core(nodes, options, LoopEvent)
-        self._wires: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncWire]" = weakref.WeakKeyDictionary()
+        # Given back in the background, so it may take as long as any other question.
+        self._core = Core(nodes, options, LoopEvent, give_back_ns=int(options.timeout * NS))
+        #: Loops may run on several threads.
+        self._lock = threading.Lock()
+        self._wires: Dict[asyncio.AbstractEventLoop, AsyncWire] = {}
         self._opened_before = 0
         self._returning: "Set[asyncio.Task[None]]" = set()
         _clients.add(self)
@@ -126,6 +148,24 @@ class AsyncClient:
         want = wanted(self._core, key, limit, cost)
         return await self._run(_acquire.try_take(self._core, want, check_request_id(request_id)))
 
+    async def acquire_all(
+        self,
+        requests: Iterable[Union[Ask, Mapping[str, Any]]],
+        *,
+        timeout: Optional[float] = None,
+        request_id: Optional[str] = None,
+    ) -> Permits:
+        """Waits for permits of several keys in one decision: see :meth:`Client.acquire_all`."""
+        want = wanted_all(self._core, requests)
+        return await self._run(_acquire.take(self._core, want, until(timeout), check_request_id(request_id)))
+
+    async def try_acquire_all(
+        self, requests: Iterable[Union[Ask, Mapping[str, Any]]], *, request_id: Optional[str] = None
+    ) -> Union[Permits, Denied]:
+        """Takes permits of all keys only if all are free now: see :meth:`Client.try_acquire_all`."""
+        want = wanted_all(self._core, requests)
+        return await self._run(_acquire.try_take(self._core, want, check_request_id(request_id)))
+
     def reserve(
         self, key: str, limit: Optional[Limit] = None, *, cost: int = 1, timeout: Optional[float] = None
     ) -> "AsyncReservation":
@@ -133,14 +173,16 @@ class AsyncClient:
         wanted(self._core, key, limit, cost), until(timeout)
         return AsyncReservation(self, key, limit, cost, timeout)
 
-    async def wait(self, permit: Permit) -> bool:
+    async def wait(self, permit: Union[Permit, Permits]) -> bool:
         """Sleeps until a permit may be used: see :meth:`Client.wait`."""
-        check_permit(permit)
-        await self._sleep(permit.start_at_ns)
-        return not permit.dead
+        return await self._run(_acquire.wait_for(self._core, check_permit(permit)))
 
-    async def release(self, permit: Union[Permit, str], number: Optional[int] = None) -> Released:
+    async def release(self, permit: Union[Permit, Permits, str], number: Optional[int] = None) -> Released:
         """Gives a permit back: see :meth:`Client.release`."""
+        if isinstance(permit, Permits):
+            if number is not None:
+                raise TypeError("permits know their numbers")
+            return await self._run(_release.release_all(self._core, permit))
         key, number = check_number(permit, number)
         if number is None:
             return Released(False, "the cluster did not grant it")
@@ -195,7 +237,8 @@ class AsyncClient:
     def stats(self) -> Stats:
         """What this client has done so far."""
         stats = self._core.counters.snapshot()
-        stats.connections = self._opened_before + sum(wire.opened for wire in list(self._wires.values()))
+        with self._lock:
+            stats.connections = self._opened_before + sum(wire.opened for wire in self._wires.values())
         return stats
 
     @property
@@ -209,7 +252,7 @@ class AsyncClient:
         limit: Optional[Limit] = None,
         *,
         cost: Union[int, Callable[..., int]] = 1,
-        on_denied: str = "wait",
+        on_denied: "OnDenied" = "wait",
         timeout: Optional[float] = None,
     ) -> Callable[[F], F]:
         """:func:`throttle` with this client."""
@@ -221,7 +264,8 @@ class AsyncClient:
         """Waits until everything that was cancelled has been given back, and closes the connections of this loop."""
         loop = asyncio.get_running_loop()
         while True:
-            pending = [task for task in self._returning if task.get_loop() is loop]
+            with self._lock:
+                pending = [task for task in self._returning if task.get_loop() is loop]
             if not pending:
                 break
             await asyncio.wait(pending)
@@ -263,11 +307,18 @@ class AsyncClient:
     async def _end(self, permit: Permit) -> None:
         """The work is done: a lease is given back. If that fails, it ends by itself."""
         if permit.is_lease:
-            await self._run(_release.give_back(self._core, permit))
+            # In a task of its own: whoever is cancelled now still gives it back.
+            await self._return(self._run(_release.give_back(self._core, permit)))
 
     async def _after_cut(self, flow: Flow[Any], cut: "_Cut") -> None:
         """The request was sent before the task was cancelled: its answer says whether there is something to give back."""
-        answer, why, received = await cut.outcome
+        try:
+            answer, why, received = await asyncio.shield(cut.outcome)
+        except asyncio.CancelledError:
+            # Nobody reads the answer any more, so nobody may use the connection: the next one would take it for its own.
+            cut.connection.abort()
+            flow.close()
+            raise
         try:
             effect = flow.send(Reply(answer, why, cut.sent_ns, received, cut.queued_ns, stop=cut.stop))
         except (asyncio.CancelledError, QuorateError):
@@ -316,7 +367,7 @@ class AsyncClient:
             raise
         if isinstance(found, Reply):
             wire.leave()
-            return Reply(None, found.why, queued_ns=queued, connected=False)
+            return Reply(None, found.why, queued_ns=queued)
         sent = time.monotonic_ns()
         outcome = found.start(send.request.encode(send.node[len("http://") :]), send.timeout_ns)
 
@@ -328,7 +379,7 @@ class AsyncClient:
         try:
             answer, why, received = await asyncio.shield(outcome)
         except asyncio.CancelledError as stop:
-            raise _Cut(stop, outcome, sent, queued) from None
+            raise _Cut(stop, outcome, found, sent, queued) from None
         return Reply(answer, why, sent, received, queued)
 
     @staticmethod
@@ -342,24 +393,44 @@ class AsyncClient:
     async def _return(self, work: "Coroutine[Any, Any, None]") -> None:
         """Gives back in a task of its own, and waits for it a while."""
         task = asyncio.get_running_loop().create_task(work)
-        self._returning.add(task)
-        task.add_done_callback(self._returning.discard)
+        with self._lock:
+            self._returning.add(task)
+        task.add_done_callback(self._returned)
         # A second cancellation ends this wait, not the task.
         await asyncio.wait({task}, timeout=GIVE_BACK_PATIENCE)
 
+    def _returned(self, task: "asyncio.Task[None]") -> None:
+        with self._lock:
+            self._returning.discard(task)
+        if not task.cancelled():
+            # Whatever it is, nobody waits for it; read, so that the loop does not complain.
+            task.exception()
+
     def _wire(self) -> AsyncWire:
         loop = asyncio.get_running_loop()
-        wire = self._wires.get(loop)
-        if wire is None:
-            wire = self._wires[loop] = AsyncWire(self._core.options.max_connections)
+        with self._lock:
+            wire = self._wires.get(loop)
+            if wire is None:
+                self._forget_closed_loops()
+                wire = self._wires[loop] = AsyncWire(self._core.options.max_connections)
         return wire
+
+    def _forget_closed_loops(self) -> None:
+        """A loop that has ended, `asyncio.run` makes one each time, leaves its connections behind: nobody else closes them."""
+        for loop in [loop for loop in self._wires if loop.is_closed()]:
+            wire = self._wires.pop(loop)
+            self._opened_before += wire.opened
+            wire.abandon()
+        self._returning = {task for task in self._returning if not task.get_loop().is_closed()}
 
     def _after_fork(self) -> None:
         self._core.after_fork()
-        # The parent's connections and tasks stay as they are: they belong to a loop that does not run here.
-        self._forked = getattr(self, "_forked", []) + [self._wires, self._returning]
-        self._opened_before = self.stats.connections
-        self._wires = weakref.WeakKeyDictionary()
+        self._lock = threading.Lock()
+        for wire in self._wires.values():
+            wire.abandon()
+        self._opened_before = 0
+        self._wires = {}
+        # The parent's tasks stay as they are: they belong to a loop that does not run here.
         self._returning = set()
 
 
@@ -367,11 +438,17 @@ class _Cut(Exception):
     """The task was cancelled after the first byte had been sent; the exchange goes on without it."""
 
     def __init__(
-        self, stop: asyncio.CancelledError, outcome: "asyncio.Future[Outcome]", sent_ns: int, queued_ns: int
+        self,
+        stop: asyncio.CancelledError,
+        outcome: "asyncio.Future[Outcome]",
+        connection: Connection,
+        sent_ns: int,
+        queued_ns: int,
     ) -> None:
         super().__init__()
         self.stop = stop
         self.outcome = outcome
+        self.connection = connection
         self.sent_ns = sent_ns
         self.queued_ns = queued_ns
 

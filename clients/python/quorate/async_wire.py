@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 import time
 from collections import deque
@@ -21,7 +22,9 @@ Outcome = Tuple[Optional[Answer], str, int]
 class Connection(asyncio.Protocol):
     """One connection, which carries one exchange at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, sock: socket.socket) -> None:
+        #: Held here as well: a transport can close it only while its loop runs.
+        self.socket = sock
         self.transport: Optional[asyncio.Transport] = None
         self.usable = False
         self.since_ns = 0
@@ -32,9 +35,19 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
         self.usable = True
-        sock = transport.get_extra_info("socket")
-        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def is_quiet(self) -> bool:
+        """Whether a resting connection is good for another exchange. The loop may not have come round to hear of its end yet, so
+        the socket itself is asked: an end, or bytes that nobody asked for, make it useless.
+        """
+        if not self.usable or self.transport is None or self.transport.is_closing() or self.socket.fileno() < 0:
+            return False
+        if hasattr(select, "poll"):
+            poll = select.poll()
+            poll.register(self.socket, select.POLLIN)
+            return not poll.poll(0)
+        return not any(select.select([self.socket], [], [self.socket], 0))
 
     def start(self, data: bytes, timeout_ns: int) -> "asyncio.Future[Outcome]":
         """Sends a request. The future ends in time whatever happens, and whoever stops waiting for it."""
@@ -153,13 +166,13 @@ class AsyncWire:
         oldest = time.monotonic_ns() - IDLE_NS_MAX
         while idle:
             resting = idle.pop()
-            if resting.usable and resting.since_ns > oldest:
+            if resting.since_ns > oldest and resting.is_quiet():
                 return resting
             resting.abort()
         self._make_room()
         loop = asyncio.get_running_loop()
         host, port = address(send.node)
-        opening = loop.create_task(loop.create_connection(Connection, host, port))
+        opening = loop.create_task(_open(loop, host, port))
         try:
             await asyncio.wait({opening}, timeout=min(send.timeout_ns // 2, CONNECT_NS_MAX) / NS)
         finally:
@@ -167,13 +180,13 @@ class AsyncWire:
                 opening.add_done_callback(_drop)
                 opening.cancel()
         if not opening.done() or opening.cancelled():
-            return Reply(None, "no connection in time", connected=False)
+            return Reply(None, "no connection in time")
         error = opening.exception()
         if isinstance(error, (OSError, UnicodeError)):
             # The latter is a name that no resolver takes.
-            return Reply(None, getattr(error, "strerror", None) or str(error), connected=False)
+            return Reply(None, getattr(error, "strerror", None) or str(error))
         self.opened += 1
-        return opening.result()[1]
+        return opening.result()
 
     def _make_room(self) -> None:
         """Closes one that rests if the next one would be one too many: the bound is on descriptors."""
@@ -189,6 +202,14 @@ class AsyncWire:
         else:
             connection.abort()
 
+    def abandon(self) -> None:
+        """Closes the sockets of a loop that does not run, here or any more: its transports cannot."""
+        for idle in self._idle.values():
+            for connection in idle:
+                connection.usable = False
+                connection.socket.close()
+        self._idle = {}
+
     def close(self) -> None:
         """Closes what rests; what is in use is closed when it is done."""
         self.closed = True
@@ -203,7 +224,25 @@ def _give_up(place: "asyncio.Future[None]") -> None:
         place.set_exception(TimeoutError())
 
 
-def _drop(opening: "asyncio.Task[Tuple[asyncio.Transport, Connection]]") -> None:
+async def _open(loop: asyncio.AbstractEventLoop, host: str, port: int) -> Connection:
+    """A new connection: the first address of the host that takes one."""
+    failed: OSError = OSError(f"{host} has no address")
+    for family, kind, protocol, _, there in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.setblocking(False)
+            await loop.sock_connect(sock, there)
+            return (await loop.create_connection(lambda: Connection(sock), sock=sock))[1]
+        except OSError as error:
+            sock.close()
+            failed = error
+        except BaseException:
+            sock.close()
+            raise
+    raise failed
+
+
+def _drop(opening: "asyncio.Task[Connection]") -> None:
     """Closes a connection that came about after nobody wanted it any more."""
     if not opening.cancelled() and opening.exception() is None:
-        opening.result()[1].abort()
+        opening.result().abort()

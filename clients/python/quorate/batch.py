@@ -9,7 +9,7 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional, Union
 from .core import Attempts, Core, Twice, ask, new_request_id, post
 from .effects import Flow
 from .errors import QuorateError, Refused, Unavailable
-from .limit import Limit, check_cost, check_key, check_limit
+from .limit import Limit, check_cost, check_key, check_limit, check_request_id, lead_ms_max
 from .options import check_seconds
 from .permit import NS, Denied, Permit, read_denied, read_permit
 from .release import give_back
@@ -35,6 +35,7 @@ class Ask:
         check_cost(self.cost)
         if self.max_wait is not None:
             check_seconds("max_wait", self.max_wait, 366 * 86400.0)
+        check_request_id(self.request_id)
 
 
 #: A permit, a denial, or the error of one request of a batch (not raised).
@@ -46,20 +47,21 @@ def batch(core: Core, requests: Iterable[Union[Ask, Mapping[str, Any]]], atomic:
 
     The permits are not waited for: see `wait`.
     """
-    asks = [one if isinstance(one, Ask) else Ask(**one) for one in requests]
-    if not 1 <= len(asks) <= REQUESTS_MAX:
-        raise ValueError(f"a batch has 1 to {REQUESTS_MAX} requests, this one has {len(asks)}")
-    ids = [one.request_id or new_request_id() for one in asks]
-    content = {"requests": [_content(core, one, rid) for one, rid in zip(asks, ids)], "atomic": bool(atomic)}
+    wanted = asks(requests)
+    if not 1 <= len(wanted) <= REQUESTS_MAX:
+        raise ValueError(f"a batch has 1 to {REQUESTS_MAX} requests, this one has {len(wanted)}")
+    ids = [one.request_id or new_request_id() for one in wanted]
+    content = {"requests": [_content(core, one, rid) for one, rid in zip(wanted, ids)], "atomic": bool(atomic)}
 
     def read(answer: Mapping[str, Any], attempts: Attempts) -> List[Result]:
         results = answer["results"]
-        if not isinstance(results, list) or len(results) != len(asks):
+        if not isinstance(results, list) or len(results) != len(wanted):
             raise ValueError("not as many results as requests")
-        return [_result(result, one, rid, attempts) for result, one, rid in zip(results, asks, ids)]
+        return [_result(result, one, rid, attempts) for result, one, rid in zip(results, wanted, ids)]
 
     patience = int(core.options.timeout * NS)
-    told = yield from ask(core, post("/acquire/batch", content), Twice.PERMIT, read, patience_ns=patience)
+    request = post("/acquire/batch", content)
+    told = yield from ask(core, request, Twice.PERMIT, read, patience_ns=patience, request_ids=tuple(ids))
     if told.stop is not None:
         for result in told.value:
             if isinstance(result, Permit):
@@ -68,6 +70,11 @@ def batch(core: Core, requests: Iterable[Union[Ask, Mapping[str, Any]]], atomic:
     core.counters.count("granted", sum(isinstance(result, Permit) for result in told.value))
     core.counters.count("denied", sum(isinstance(result, Denied) for result in told.value))
     return told.value
+
+
+def asks(requests: Iterable[Union[Ask, Mapping[str, Any]]]) -> List[Ask]:
+    """The requests, each of them checked."""
+    return [one if isinstance(one, Ask) else Ask(**one) for one in requests]
 
 
 def _content(core: Core, one: Ask, request_id: str) -> Dict[str, Any]:
@@ -79,10 +86,14 @@ def _content(core: Core, one: Ask, request_id: str) -> Dict[str, Any]:
     if one.max_wait == 0:
         content["wait"] = "none"
         return content
-    lead = core.round_trip.lead_ms()
+    leads = [core.round_trip.lead_ms(), lead_ms_max(one.limit)]
     if one.max_wait is not None:
         content["max_wait_ms"] = math.floor(one.max_wait * 1e6) / 1e3
-        lead = None if lead is None else min(lead, content["max_wait_ms"])
+        leads.append(content["max_wait_ms"])
+    # Where a stored policy has the limit, nobody here knows how long a lead may be.
+    if leads[0] is None or one.limit is None:
+        return content
+    lead = min(most for most in leads if most is not None)
     if lead:
         content["lead_ms"] = lead
     return content
@@ -98,7 +109,7 @@ def _result(result: Any, one: Ask, request_id: str, attempts: Attempts) -> Resul
             request_id=request_id,
             first_sent_ns=attempts.first_sent_ns,
             received_ns=attempts.received_ns,
-            sends=attempts.sends,
+            own_id=one.request_id is None,
         )
     if not isinstance(result.get("code"), str):
         raise ValueError("a result is neither a permit nor a problem")

@@ -12,16 +12,17 @@ from __future__ import annotations
 import enum
 import json
 import random
+import threading
 import time
 import uuid
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Any, Callable, Generic, Iterable, Mapping, Optional, TypeVar, Union
+from typing import Any, Callable, Generic, Iterable, Mapping, Optional, Tuple, TypeVar, Union
 
 from .counters import Counters
 from .denials import Denials
 from .effects import Flow, Reply, Send, Sleep
-from .errors import OutcomeUnknown, QuorateError, Unavailable
+from .errors import OutcomeUnknown, QuorateError, Timeout, Unavailable
 from .http1 import Request
 from .judge import Again, Final, Settled, judge
 from .limit import Limit
@@ -41,8 +42,12 @@ PAUSE_NS_MAX = 500_000_000
 #: Rounds in which nobody even took the connection before giving up: one more than the first, for a node that is just being
 #: restarted.
 SILENT_ROUNDS_MAX = 2
-#: How long an interrupted call tries to give back what it holds.
+#: How long an interrupted thread tries to give back what it holds: somebody waits for it to end.
 GIVE_BACK_NS = 3 * NS
+#: The shortest attempt, however many nodes are still to be asked; and what has to be left for another one to be begun: one that
+#: is cut off turns "certainly not granted" into doubt.
+ATTEMPT_NS_MIN = 200_000_000
+BEGIN_NS_MIN = 100_000_000
 _LIMITS_KNOWN_MAX = 4096
 
 
@@ -66,6 +71,7 @@ class Core:
         options: Options,
         new_event: Callable[[], Event],
         *,
+        give_back_ns: int = GIVE_BACK_NS,
         now: Callable[[], int] = time.monotonic_ns,
         rand: Callable[[], float] = random.random,
     ) -> None:
@@ -73,27 +79,54 @@ class Core:
         self.now = now
         self.rand = rand
         self.new_event = new_event
+        #: How long to try to give back what nobody waits for any more.
+        self.give_back_ns = give_back_ns
         self.nodes = Nodes(nodes, now)
         self.counters = Counters()
         self.denials = Denials()
         self.lines = Lines()
         self.round_trip = RoundTrip()
         self.local = LocalLimiter(options.local_fraction or 1.0, rand)
-        #: Limits as the cluster last named them, for the local limiter where requests bring none.
-        self.limits: "OrderedDict[str, Limit]" = OrderedDict()
+        self._lock = threading.Lock()
+        #: Limits as the cluster last named them, and whether a stored policy did, for the local limiter.
+        self._limits: "OrderedDict[str, Tuple[Limit, bool]]" = OrderedDict()
+        #: What was refused for its lead alone: asked for without one.
+        self._leadless: "OrderedDict[object, None]" = OrderedDict()
         #: In a degraded mode: why the cluster is done without, and the instant before which it is not asked again.
         self.down: Optional[QuorateError] = None
         self.probe_at_ns = 0
 
-    def remember_limit(self, key: str, limit: Optional[Limit]) -> None:
+    def remember_limit(self, key: str, limit: Optional[Limit], policy: Optional[str]) -> None:
         """What the cluster says the limit of a key is. Only a degraded mode ever uses it."""
         if limit is not None and self.options.on_unavailable == "local":
-            self.limits[key] = limit
-            while len(self.limits) > _LIMITS_KNOWN_MAX:
-                self.limits.popitem(last=False)
+            with self._lock:
+                self._limits[key] = limit, policy is not None
+                while len(self._limits) > _LIMITS_KNOWN_MAX:
+                    self._limits.popitem(last=False)
+
+    def limit_of(self, key: str, inline: Optional[Limit]) -> Optional[Limit]:
+        """The limit that the cluster would decide by, as far as is known: a stored policy's, or else the request's own."""
+        with self._lock:
+            named, by_policy = self._limits.get(key, (None, False))
+        return named if by_policy or inline is None else inline
+
+    def without_lead(self, name: object) -> None:
+        """From now on this is asked for without a lead."""
+        with self._lock:
+            self._leadless[name] = None
+            while len(self._leadless) > _LIMITS_KNOWN_MAX:
+                self._leadless.popitem(last=False)
+
+    def lead_ms(self, name: object) -> Optional[float]:
+        """The lead to ask with."""
+        with self._lock:
+            if name in self._leadless:
+                return None
+        return self.round_trip.lead_ms()
 
     def after_fork(self) -> None:
         """In a child process: locks that threads of the parent held are nobody's, and nobody waits in line."""
+        self._lock = threading.Lock()
         for part in (self.nodes, self.counters, self.denials, self.lines, self.round_trip, self.local):
             part.renew_locks()
 
@@ -127,7 +160,7 @@ def ask(
     *,
     patience_ns: int,
     room_until_ns: Optional[int] = None,
-    request_id: Optional[str] = None,
+    request_ids: Tuple[str, ...] = (),
 ) -> Flow[Told[T]]:
     """Puts one question to the nodes in turn until one settles it or patience runs out.
 
@@ -146,15 +179,19 @@ def ask(
             core.counters.count("unavailable")
             return Unavailable(last.detail, problem=last.problem)
         core.counters.count("outcome_unknown")
-        return OutcomeUnknown(doubt, request_id=request_id, problem=last.problem)
+        return OutcomeUnknown(doubt, request_ids=request_ids, problem=last.problem)
 
     while True:
         heard = False
-        for node in core.nodes.in_turn():
+        hold = 0
+        nodes = core.nodes.in_turn()
+        for place, node in enumerate(nodes):
             left = deadline - core.now()
-            if left <= 0:
+            if left <= 0 or (asked and doubt is None and left < BEGIN_NS_MIN):
                 raise gave_up()
-            timeout = min(left, int(core.options.attempt_timeout * NS))
+            # No node may use up the time of those that come after it.
+            share = max(left // (len(nodes) - place), ATTEMPT_NS_MIN)
+            timeout = min(left, share, int(core.options.attempt_timeout * NS))
             try:
                 reply: Reply = yield Send(node, request, timeout, room_until_ns)
             except GeneratorExit:
@@ -163,14 +200,17 @@ def ask(
                 # Interrupted with nothing of this attempt sent. An earlier one may have taken a permit: find out.
                 if doubt is None or twice is not Twice.PERMIT or stop is not None:
                     raise
-                stop, deadline = error, core.now() + GIVE_BACK_NS
+                stop, deadline = error, core.now() + core.give_back_ns
                 continue
             deadline += reply.queued_ns
             if reply.no_room:
                 last = Again(reply.why, in_doubt=False)
+                if stop is None and doubt is None:
+                    # The fault is this client's own, not the cluster's: nothing degrades for it.
+                    raise Timeout(f"no connection to ask on came free in time: {reply.why}")
                 raise gave_up()
             if reply.stop is not None and stop is None:
-                stop, deadline = reply.stop, core.now() + GIVE_BACK_NS
+                stop, deadline = reply.stop, core.now() + core.give_back_ns
             asked += 1
             if reply.sent_ns is not None:
                 heard = True
@@ -182,7 +222,7 @@ def ask(
                 core.counters.count("retries")
             attempts.received_ns = reply.received_ns
             if reply.answer is None:
-                core.nodes.silent(node, connected=reply.connected)
+                core.nodes.silent(node)
             else:
                 core.nodes.answered(node, reply.answer.status, reply.answer.headers.get("quorate-leader"))
             verdict = judge(node, reply, lambda content: read(content, attempts))
@@ -197,13 +237,16 @@ def ask(
             if verdict.in_doubt:
                 doubt = verdict.detail
             last = verdict
+            if verdict.hold and verdict.retry_after_ns is not None:
+                hold = max(hold, verdict.retry_after_ns)
             if stop is not None and (doubt is None or twice is not Twice.PERMIT):
                 raise stop
         silent_rounds = 0 if heard else silent_rounds + 1
         if silent_rounds >= SILENT_ROUNDS_MAX and doubt is None:
             raise gave_up()
         hint = pause if last.retry_after_ns is None else last.retry_after_ns
-        nap = min(max(hint, PAUSE_NS_MIN), PAUSE_NS_MAX)
+        # Who is overloaded says how long to stay away, and is left alone for as long.
+        nap = max(min(max(hint, PAUSE_NS_MIN), PAUSE_NS_MAX), hold)
         # Workers that lost the same leader do not come back in step.
         nap += int(nap * core.rand() / 4)
         if core.now() + nap >= deadline:
@@ -215,7 +258,7 @@ def ask(
         except BaseException as error:
             if doubt is None or twice is not Twice.PERMIT or stop is not None:
                 raise
-            stop, deadline = error, core.now() + GIVE_BACK_NS
+            stop, deadline = error, core.now() + core.give_back_ns
         pause = min(pause * 2, PAUSE_NS_MAX)
 
 

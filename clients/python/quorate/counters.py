@@ -61,5 +61,6 @@ class Counters:
             return replace(self._stats)
 
     def renew_locks(self) -> None:
-        """After a fork."""
+        """After a fork: the child has done nothing yet."""
         self._lock = threading.Lock()
+        self._stats = Stats()

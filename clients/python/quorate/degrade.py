@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Optional, Union
 
 from .core import Core, new_request_id
-from .effects import Flow, Sleep
 from .errors import QuorateError, Unavailable
+from .judge import is_outage
 from .limit import Limit, interval_ns
 from .permit import NS, Denied, Permit
 
@@ -27,32 +27,34 @@ def is_down(core: Core) -> bool:
 
 
 def over(core: Core, error: QuorateError) -> bool:
-    """Notes that nobody decided; whether to go on without the cluster."""
-    if core.options.on_unavailable == "closed":
+    """Notes that nobody decided; whether to go on without the cluster. What the cluster itself decided is no reason to."""
+    if core.options.on_unavailable == "closed" or not is_outage(error):
         return False
     core.down = error
     core.probe_at_ns = core.now() + int(core.options.probe_every * NS)
     return True
 
 
-def without_cluster(
-    core: Core, key: str, limit: Optional[Limit], cost: int, until_ns: Optional[int]
-) -> Flow[Union[Permit, Denied]]:
-    """A permit that the cluster knows nothing of, or the denial of one by the local limiter."""
+def without_cluster(core: Core, key: str, limit: Optional[Limit], cost: int) -> Union[Permit, int]:
+    """A permit that the cluster knows nothing of, or the instant at which the local limiter may have one."""
     now = core.now()
     if core.options.on_unavailable == "open":
         core.counters.count("degraded_open")
         return Permit(key, None, new_request_id(), start_at_ns=now, limit=limit, degraded="open")
-    interval = interval_ns(limit if limit is not None else core.limits.get(key))
+    interval = interval_ns(core.limit_of(key, limit))
     if interval is None:
-        why = core.down.detail if core.down is not None else "nobody decided"
+        down = core.down
+        why = down.detail if down is not None else "nobody decided"
         raise Unavailable(f"{why}; and no rate of {key!r} is known that a local limiter could keep")
-    slot, taken = core.local.take(key, interval, cost, now, until_ns)
+    slot, taken = core.local.take(key, interval, cost, now)
     if not taken:
-        core.counters.count("degraded_local_denied")
-        detail = "the cluster is out of reach, and the local limiter says no"
-        return Denied(key, detail, "not_free_now", (slot - now) / NS)
-    if slot > now:
-        yield Sleep(slot)
+        return slot
     core.counters.count("degraded_local")
     return Permit(key, None, new_request_id(), start_at_ns=slot, limit=limit, degraded="local")
+
+
+def local_denial(core: Core, key: str, slot_ns: int) -> Denied:
+    """The local limiter's no."""
+    core.counters.count("degraded_local_denied")
+    detail = "the cluster is out of reach, and the local limiter says no"
+    return Denied(key, detail, "not_free_now", max(0, slot_ns - core.now()) / NS)

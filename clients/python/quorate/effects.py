@@ -63,8 +63,6 @@ class Reply:
     received_ns: int = 0
     #: How long it waited for room.
     queued_ns: int = 0
-    #: Whether a connection was there, new or used.
-    connected: bool = True
     #: Whether it never got as far as the node: all connections stayed in use.
     no_room: bool = False
     #: The interruption that came meanwhile.

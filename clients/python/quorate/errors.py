@@ -13,7 +13,7 @@ Wrong arguments are `TypeError` and `ValueError`, as everywhere in Python.
 
 from __future__ import annotations
 
-from typing import Any, Mapping, Optional
+from typing import Any, Dict, Mapping, Optional, Tuple, Type
 
 
 class QuorateError(Exception):
@@ -39,7 +39,7 @@ class QuorateError(Exception):
         return _rebuild, (type(self), dict(self.__dict__))
 
 
-def _rebuild(kind: type, members: dict) -> QuorateError:
+def _rebuild(kind: Type[QuorateError], members: Dict[str, Any]) -> QuorateError:
     error: QuorateError = kind.__new__(kind, members["detail"])
     error.__dict__.update(members)
     error.args = (error.detail,)
@@ -56,9 +56,12 @@ class RateLimited(QuorateError):
         key: Optional[str] = None,
         reason: Optional[str] = None,
         retry_after: Optional[float] = None,
+        denied_by: Optional[str] = None,
         problem: Optional[Mapping[str, Any]] = None,
     ) -> None:
         super().__init__(detail, problem=problem)
+        #: Of several keys in one decision, the one that refused.
+        self.denied_by = denied_by
         #: The key that was asked for.
         self.key = key
         #: Which rule refused: `reservations_full`, `would_wait_too_long`, `not_free_now`, `window_full`, `in_flight_full`.
@@ -79,11 +82,16 @@ class OutcomeUnknown(QuorateError):
     """The request may or may not have been applied. A permit that nobody uses only wastes its slot."""
 
     def __init__(
-        self, detail: str, *, request_id: Optional[str] = None, problem: Optional[Mapping[str, Any]] = None
+        self, detail: str, *, request_ids: Tuple[str, ...] = (), problem: Optional[Mapping[str, Any]] = None
     ) -> None:
         super().__init__(detail, problem=problem)
-        #: The id to ask again under; only requests for permits have one.
-        self.request_id = request_id
+        #: The ids it was asked under, in order; only requests for permits have any, and only a batch has several.
+        self.request_ids = request_ids
+
+    @property
+    def request_id(self) -> Optional[str]:
+        """The id, where there is one."""
+        return self.request_ids[0] if len(self.request_ids) == 1 else None
 
 
 class Refused(QuorateError):

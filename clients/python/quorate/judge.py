@@ -23,6 +23,11 @@ _SAID_BY_ALL = frozenset(("too_many_keys", "history_unavailable"))
 _IN_DOUBT = frozenset(("outcome_unknown", "internal"))
 
 
+def is_outage(error: QuorateError) -> bool:
+    """Whether an error says that nobody decided, and not that the cluster did."""
+    return error.code is None or error.code in _TRY_ANOTHER or error.code in _IN_DOUBT
+
+
 @dataclass(frozen=True)
 class Settled(Generic[T]):
     """An answer."""
@@ -46,6 +51,8 @@ class Again:
     in_doubt: bool
     retry_after_ns: Optional[int] = None
     problem: Optional[Mapping[str, Any]] = None
+    #: Whether to stay away for all of `retry_after_ns`.
+    hold: bool = False
 
 
 Judgement = Union[Settled[T], Final, Again]
@@ -72,7 +79,7 @@ def judge(node: str, reply: Reply, read: Callable[[Mapping[str, Any]], T]) -> Ju
         denied = read_denied(content, str(content.get("key", "")))
         return Final(denied.error())
     if code in _TRY_ANOTHER:
-        return Again(f"{node}: {detail}", False, _retry_after_ns(content), content)
+        return Again(f"{node}: {detail}", False, _retry_after_ns(content), content, code == "overloaded")
     if code in _SAID_BY_ALL:
         return Final(Unavailable(detail, problem=content))
     if code in _IN_DOUBT or answer.status >= 500:

@@ -13,7 +13,11 @@ from typing import Any, Mapping, Optional, Union
 Limit = Union[str, Mapping[str, Any]]
 
 KEY_BYTES_MAX = 256
+REQUEST_ID_BYTES_MAX = 128
+WORKER_BYTES_MAX = 64
 COST_MAX = 1_000_000
+#: What the cluster takes for `max_reserved` where a spacing limit says nothing.
+_MAX_RESERVED = 10
 _UNITS_NS = {
     "us": 1_000,
     "ms": 1_000_000,
@@ -27,15 +31,25 @@ _RATE = re.compile(r"([0-9]{1,10})/([0-9]{0,15})(us|ms|s|m|h|d)", re.ASCII)
 
 def check_key(key: object) -> str:
     """The key, or the error that says what is wrong with it."""
-    if not isinstance(key, str):
-        raise TypeError(f"a key is a str, not {type(key).__name__}")
+    return check_text("a key", key, KEY_BYTES_MAX)
+
+
+def check_request_id(request_id: object) -> Optional[str]:
+    """A name of one's own for a request; `None` for a random one."""
+    return None if request_id is None else check_text("request_id", request_id, REQUEST_ID_BYTES_MAX)
+
+
+def check_text(name: str, text: object, most: int) -> str:
+    """A short text, or the error that says what is wrong with it."""
+    if not isinstance(text, str):
+        raise TypeError(f"{name} is a str, not {type(text).__name__}")
     try:
-        length = len(key.encode("utf-8"))
+        length = len(text.encode("utf-8"))
     except UnicodeEncodeError as error:
-        raise ValueError(f"a key is text that UTF-8 can write: {error}") from None
-    if not 1 <= length <= KEY_BYTES_MAX:
-        raise ValueError(f"a key has 1 to {KEY_BYTES_MAX} bytes, this one has {length}")
-    return key
+        raise ValueError(f"{name} is text that UTF-8 can write: {error}") from None
+    if not 1 <= length <= most:
+        raise ValueError(f"{name} has 1 to {most} bytes, this one has {length}")
+    return text
 
 
 def check_cost(cost: object) -> int:
@@ -77,6 +91,22 @@ def interval_ns(limit: Optional[Limit]) -> Optional[int]:
         return None
     count, many, unit = int(match[1]), int(match[2] or "1"), _UNITS_NS[match[3]]
     return -(-many * unit // count) if count and many else None
+
+
+def lead_ms_max(limit: Optional[Limit]) -> Optional[float]:
+    """The longest lead that a request of this limit may have; `None` if the limit does not say. A slot that lies ahead by a lead is
+    a reservation of a spacing limit, and there are only so many.
+
+    >>> lead_ms_max("1000/s"), lead_ms_max({"rate": "1/s", "max_reserved": 0}), lead_ms_max({"kind": "concurrency", "max": 1})
+    (10.0, 0.0, None)
+    """
+    interval = interval_ns(limit)
+    if interval is None or (isinstance(limit, Mapping) and limit.get("kind", "spacing") != "spacing"):
+        return None
+    places = limit.get("max_reserved", _MAX_RESERVED) if isinstance(limit, Mapping) else _MAX_RESERVED
+    if isinstance(places, bool) or not isinstance(places, int):
+        return None
+    return max(0, places) * interval // 1000 / 1000
 
 
 def is_lease(limit: Optional[Limit]) -> bool:

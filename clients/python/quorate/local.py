@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from typing import Callable, Optional
+from typing import Callable, Tuple
 
 KEYS_MAX = 4096
 
@@ -23,13 +23,13 @@ class LocalLimiter:
         self._lock = threading.Lock()
         self._next: "OrderedDict[str, int]" = OrderedDict()
 
-    def take(self, key: str, interval_ns: int, cost: int, now_ns: int, latest_ns: Optional[int]) -> "tuple[int, bool]":
-        """The next slot of the key, and whether it was taken: not if it comes after `latest_ns`."""
+    def take(self, key: str, interval_ns: int, cost: int, now_ns: int) -> "Tuple[int, bool]":
+        """The next slot of the key, and whether it was taken: only if it has come. Nothing is held for those who wait."""
         unit = int(interval_ns / self._fraction) + 1
         with self._lock:
             known = self._next.get(key)
             slot = now_ns + int(unit * self._random()) if known is None else max(known, now_ns)
-            taken = latest_ns is None or slot <= latest_ns
+            taken = slot <= now_ns
             self._next[key] = slot + unit * cost if taken else slot
             self._next.move_to_end(key)
             while len(self._next) > KEYS_MAX:

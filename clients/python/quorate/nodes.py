@@ -7,8 +7,8 @@ from typing import Callable, Dict, Iterable, List, Optional, Tuple, Union
 from urllib.parse import urlsplit
 
 NODES_MAX = 64
-#: How long a node that does not take connections is not believed to lead, whoever says so: its address may be one that
-#: cannot be reached from here.
+#: How long a node that does not answer is asked last, and not believed to lead, whoever says so: it may stand still, or its
+#: address may be one that cannot be reached from here.
 SHUN_NS = 5_000_000_000
 
 
@@ -52,10 +52,11 @@ class Nodes:
         self._shunned: Dict[str, int] = {}
 
     def in_turn(self) -> List[str]:
-        """The leader if it is known, then all others in the order they were named."""
+        """The leader if it is known, then all others in the order they were named, those that were silent last."""
         with self._lock:
-            leader = self._leader
-        others = [node for node in self.configured if node != leader]
+            leader, now = self._leader, self._now()
+            silent = {node for node, until in self._shunned.items() if until > now}
+        others = sorted((node for node in self.configured if node != leader), key=lambda node: node in silent)
         return others if leader is None else [leader, *others]
 
     @property
@@ -80,15 +81,14 @@ class Nodes:
             elif self._leader == node:
                 self._leader = None
 
-    def silent(self, node: str, *, connected: bool) -> None:
+    def silent(self, node: str) -> None:
         """A node that does not answer is not asked first again."""
         with self._lock:
             if self._leader == node:
                 self._leader = None
-            if not connected:
-                now = self._now()
-                self._shunned = {other: until for other, until in self._shunned.items() if until > now}
-                self._shunned[node] = now + SHUN_NS
+            now = self._now()
+            self._shunned = {other: until for other, until in self._shunned.items() if until > now}
+            self._shunned[node] = now + SHUN_NS
 
     def renew_locks(self) -> None:
         """After a fork: another thread of the parent may have held the lock."""

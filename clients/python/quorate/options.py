@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Optional
+from typing import Literal, Optional
 
+from .limit import WORKER_BYTES_MAX, check_text
+
+#: What becomes of a request that nobody decides.
+OnUnavailable = Literal["closed", "open", "local"]
 #: Within half of the time that the cluster remembers a request id.
 TIMEOUT_MAX = 60.0
 CONNECTIONS_MAX = 1024
@@ -23,13 +27,14 @@ class Options:
     - `degrade_after`: in the degraded modes, how long to try before going on without the cluster.
     - `probe_every`: in the degraded modes, how long to go on without asking before the cluster is tried again.
     - `denial_cache`: whether a denial is believed until its `retry_after` without asking again.
-    - `max_connections`: connections open at once, over all nodes; who finds none free waits for one.
+    - `max_connections`: connections open at once, over all nodes; who finds none free waits for one. An `AsyncClient` has as
+      many for each loop that it is used on.
     - `worker`: a label for the cluster's history.
     """
 
     timeout: float = 10.0
     attempt_timeout: float = 3.0
-    on_unavailable: str = "closed"
+    on_unavailable: OnUnavailable = "closed"
     local_fraction: Optional[float] = None
     degrade_after: float = 2.0
     probe_every: float = 1.0
@@ -54,8 +59,8 @@ class Options:
             raise TypeError("max_connections is an int")
         if not 1 <= many <= CONNECTIONS_MAX:
             raise ValueError(f"max_connections lies between 1 and {CONNECTIONS_MAX}, this one is {many}")
-        if self.worker is not None and not isinstance(self.worker, str):
-            raise TypeError("worker is a str")
+        if self.worker is not None:
+            check_text("worker", self.worker, WORKER_BYTES_MAX)
 
 
 def check_seconds(name: str, value: object, most: float, *, zero: bool = True) -> float:

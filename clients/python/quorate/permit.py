@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
-from typing import Any, Mapping, Optional
+from typing import Any, Iterator, Mapping, Optional, Tuple
 
 from .errors import RateLimited
 from .limit import Limit, is_lease
@@ -46,7 +46,8 @@ class Permit:
     remaining: Optional[int] = None
     #: Remembered by the cluster from an earlier request under the same id.
     replayed: bool = False
-    #: Whether this call was the first to ask for it; not so for a grant that is remembered from before.
+    #: Whether this call asked for it, under an id that it made itself or as the first; not so for a grant that is remembered from
+    #: before.
     ours: bool = True
     #: `"open"` or `"local"` if the cluster could not be asked and `on_unavailable` let it pass; else `None`.
     degraded: Optional[str] = None
@@ -80,6 +81,71 @@ class Permit:
 
 
 @dataclass(frozen=True)
+class Permits:
+    """Permits of several keys in one decision, all with one slot. Always true."""
+
+    #: In the order of the requests.
+    permits: Tuple[Permit, ...]
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __iter__(self) -> Iterator[Permit]:
+        return iter(self.permits)
+
+    def __len__(self) -> int:
+        return len(self.permits)
+
+    def __getitem__(self, key: str) -> Permit:
+        for permit in self.permits:
+            if permit.key == key:
+                return permit
+        raise KeyError(key)
+
+    @property
+    def request_id(self) -> str:
+        """The id they were granted under."""
+        return self.permits[0].request_id
+
+    @property
+    def start_at_ns(self) -> int:
+        """Start no earlier, on the clock of `time.monotonic_ns()`."""
+        return self.permits[0].start_at_ns
+
+    @property
+    def dead_at_ns(self) -> Optional[int]:
+        """Start no later, on the same clock; `None` if they do not expire."""
+        return self.permits[0].dead_at_ns
+
+    @property
+    def degraded(self) -> Optional[str]:
+        """`"open"` if the cluster could not be asked; else `None`."""
+        return self.permits[0].degraded
+
+    @property
+    def is_lease(self) -> bool:
+        """Whether one of them lasts until it is given back."""
+        return any(permit.is_lease for permit in self.permits)
+
+    def ready_in(self) -> float:
+        """Seconds until they may be used; 0 if that is now."""
+        return self.permits[0].ready_in()
+
+    def left(self) -> Optional[float]:
+        """Seconds until they are dead; 0 if they are, `None` if they never will be."""
+        return self.permits[0].left()
+
+    @property
+    def dead(self) -> bool:
+        """Whether their start window is over: discard them and ask again."""
+        return self.permits[0].dead
+
+    def is_dead(self, now_ns: int) -> bool:
+        """The same at another instant."""
+        return self.permits[0].is_dead(now_ns)
+
+
+@dataclass(frozen=True)
 class Denied:
     """No permit. Always false."""
 
@@ -90,6 +156,8 @@ class Denied:
     reason: Optional[str] = None
     #: When to ask again, in seconds from the receipt.
     retry_after: Optional[float] = None
+    #: Of several keys in one decision, the one that refused.
+    denied_by: Optional[str] = None
     #: Whether it was answered from the local denial cache, without asking the cluster.
     cached: bool = False
     #: What the node said, if one did.
@@ -101,7 +169,12 @@ class Denied:
     def error(self) -> RateLimited:
         """The same as an exception."""
         return RateLimited(
-            self.detail, key=self.key, reason=self.reason, retry_after=self.retry_after, problem=self.problem
+            self.detail,
+            key=self.key,
+            reason=self.reason,
+            retry_after=self.retry_after,
+            denied_by=self.denied_by,
+            problem=self.problem,
         )
 
 
@@ -131,17 +204,17 @@ def _whole(answer: Mapping[str, Any], member: str) -> int:
 
 
 def read_permit(
-    answer: Mapping[str, Any], *, key: str, request_id: str, first_sent_ns: int, received_ns: int, sends: int
+    answer: Mapping[str, Any], *, key: str, request_id: str, first_sent_ns: int, received_ns: int, own_id: bool
 ) -> Permit:
     """The permit of a 200; `ValueError` if no node of ours would say that.
 
-    `sends` is how often this call sent the request. A grant that is remembered from before our own first send was asked for
-    by somebody else under the same id, at an instant that nobody here knows: its window counts as over.
+    `own_id`: whether this call made the id. A grant that is remembered under any other may have been asked for by somebody
+    else, or by an earlier call, at an instant that nobody here knows: its window counts as over.
     """
     if answer.get("granted") is not True or answer.get("key") != key:
         raise ValueError("it is no permit of this key")
     replayed = answer.get("replayed") is True
-    ours = not replayed or sends > 1
+    ours = not replayed or own_id
     dead_at: Optional[int] = None
     if answer.get("start_before_ms") is not None:
         window = ns_down(answer["start_before_ms"], "start_before_ms")
@@ -172,7 +245,8 @@ def read_denied(problem: Mapping[str, Any], key: str, *, cached: bool = False) -
         key=key,
         detail=str(problem.get("detail", "over the limit")),
         reason=problem.get("reason") if isinstance(problem.get("reason"), str) else None,
-        retry_after=retry / 1000 if known else None,
+        retry_after=retry / 1000 if isinstance(retry, (int, float)) and known else None,
+        denied_by=problem.get("denied_by") if isinstance(problem.get("denied_by"), str) else None,
         cached=cached,
         problem=problem,
     )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Mapping, Optional
+from typing import Any, Mapping, Optional, Union
 
-from .core import GIVE_BACK_NS, Attempts, Core, Twice, ask, post
+from .core import Attempts, Core, Twice, ask, post
 from .effects import Flow
 from .errors import QuorateError
-from .permit import NS, Permit, ns_down
+from .permit import NS, Permit, Permits, ns_down
 
 
 @dataclass(frozen=True)
@@ -52,13 +52,29 @@ def release(core: Core, key: str, number: int, patience_ns: Optional[int] = None
     return told.value
 
 
-def give_back(core: Core, permit: Permit) -> Flow[None]:
+def release_all(core: Core, permits: Permits) -> Flow[Released]:
+    """Gives back all permits of one decision."""
+    kept = []
+    for permit in permits:
+        if permit.number is None:
+            return Released(False, "the cluster did not grant it")
+        told = yield from release(core, permit.key, permit.number)
+        if not told:
+            kept.append(f"{permit.key}: {told.detail}")
+    return Released(not kept, "; ".join(kept) or None)
+
+
+def give_back(core: Core, permit: Union[Permit, Permits]) -> Flow[None]:
     """Gives back a permit that nobody waits for any more. Fails quietly: its slot is then wasted, no more."""
+    if isinstance(permit, Permits):
+        for one in permit:
+            yield from give_back(core, one)
+        return
     if permit.number is None or not permit.ours:
         # What somebody else got under the same id, somebody else may be using.
         return
     try:
-        told = yield from release(core, permit.key, permit.number, GIVE_BACK_NS)
+        told = yield from release(core, permit.key, permit.number, core.give_back_ns)
     except QuorateError:
         core.counters.count("not_given_back")
         return

@@ -7,7 +7,7 @@ import threading
 import time
 import weakref
 from types import TracebackType
-from typing import Any, Callable, Iterable, List, Mapping, Optional, Type, TypeVar, Union
+from typing import TYPE_CHECKING, Any, Callable, Iterable, List, Mapping, Optional, Type, TypeVar, Union
 
 from . import acquire as _acquire
 from . import batch as _batch
@@ -19,13 +19,17 @@ from .core import Core
 from .counters import Stats
 from .effects import Effect, Flow, Send, Sleep
 from .limit import Limit
-from .options import Options
+from .options import OnUnavailable, Options
 from .peek import KeyState
-from .permit import NS, Denied, Permit
+from .permit import NS, Denied, Permit, Permits
 from .policies import Policy
 from .release import Released, Renewed
 from .sync_wire import SyncWire
-from .wanted import check_number, check_permit, check_request_id, until, wanted
+from .limit import check_request_id
+from .wanted import check_number, check_permit, until, wanted, wanted_all
+
+if TYPE_CHECKING:
+    from .throttle import OnDenied
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -49,7 +53,7 @@ class Client:
         *,
         timeout: float = 10.0,
         attempt_timeout: float = 3.0,
-        on_unavailable: str = "closed",
+        on_unavailable: OnUnavailable = "closed",
         local_fraction: Optional[float] = None,
         degrade_after: float = 2.0,
         probe_every: float = 1.0,
@@ -103,6 +107,27 @@ class Client:
         want = wanted(self._core, key, limit, cost)
         return self._run(_acquire.try_take(self._core, want, check_request_id(request_id)))
 
+    def acquire_all(
+        self,
+        requests: Iterable[Union[Ask, Mapping[str, Any]]],
+        *,
+        timeout: Optional[float] = None,
+        request_id: Optional[str] = None,
+    ) -> Permits:
+        """Waits for permits of 2 to 16 keys in one decision: all or none, and one slot for all. Otherwise as :meth:`acquire`.
+
+        >>> both = client.acquire_all([Ask("token", "1/6s"), Ask("host", "10/s")])  # doctest: +SKIP
+        """
+        want = wanted_all(self._core, requests)
+        return self._run(_acquire.take(self._core, want, until(timeout), check_request_id(request_id)))
+
+    def try_acquire_all(
+        self, requests: Iterable[Union[Ask, Mapping[str, Any]]], *, request_id: Optional[str] = None
+    ) -> Union[Permits, Denied]:
+        """Takes permits of all keys only if all are free now; `denied_by` of the denial names a key that is not."""
+        want = wanted_all(self._core, requests)
+        return self._run(_acquire.try_take(self._core, want, check_request_id(request_id)))
+
     def reserve(
         self, key: str, limit: Optional[Limit] = None, *, cost: int = 1, timeout: Optional[float] = None
     ) -> "Reservation":
@@ -114,16 +139,21 @@ class Client:
         wanted(self._core, key, limit, cost), until(timeout)
         return Reservation(self, key, limit, cost, timeout)
 
-    def wait(self, permit: Permit) -> bool:
-        """Sleeps until a permit of a :meth:`batch` may be used; `False` if its start window is over: discard it."""
-        check_permit(permit)
-        self._sleep(permit.start_at_ns)
-        return not permit.dead
-
-    def release(self, permit: Union[Permit, str], number: Optional[int] = None) -> Released:
-        """Gives a permit back: `release(permit)`, or `release(key, number)`. A slot that has come stays spent: then the
-        result is false. A permit that the cluster did not grant (`degraded`) has nothing to give back.
+    def wait(self, permit: Union[Permit, Permits]) -> bool:
+        """Sleeps until a permit of a :meth:`batch` may be used; `False` if its start window is over: discard it. If the wait is
+        interrupted, the permit is given back.
         """
+        return self._run(_acquire.wait_for(self._core, check_permit(permit)))
+
+    def release(self, permit: Union[Permit, Permits, str], number: Optional[int] = None) -> Released:
+        """Gives a permit back: `release(permit)`, or `release(key, number)`. A slot that has come stays spent: then the
+        result is false. A permit that the cluster did not grant (`degraded`) has nothing to give back. Of several permits of one
+        decision all are given back; then the result is true if none was left.
+        """
+        if isinstance(permit, Permits):
+            if number is not None:
+                raise TypeError("permits know their numbers")
+            return self._run(_release.release_all(self._core, permit))
         key, number = check_number(permit, number)
         if number is None:
             return Released(False, "the cluster did not grant it")
@@ -195,7 +225,7 @@ class Client:
         limit: Optional[Limit] = None,
         *,
         cost: Union[int, Callable[..., int]] = 1,
-        on_denied: str = "wait",
+        on_denied: "OnDenied" = "wait",
         timeout: Optional[float] = None,
     ) -> Callable[[F], F]:
         """:func:`throttle` with this client."""
@@ -257,8 +287,7 @@ class Client:
 
     def _after_fork(self) -> None:
         self._core.after_fork()
-        # The parent's connections stay open here, unused: closing them is the parent's business.
-        self._forked = getattr(self, "_forked", []) + [self._wire]
+        self._wire.abandon()
         self._wire = SyncWire(self._core.options.max_connections)
 
 

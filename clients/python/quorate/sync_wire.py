@@ -17,6 +17,7 @@ IDLE_NS_MAX = 60 * NS
 #: Longest wait for a connection: past it the next node is more likely to answer.
 CONNECT_NS_MAX = 1 * NS
 _READ_BYTES = 64 * 1024
+_OWN_FRAMES = (__name__, "socket", "encodings.idna", __name__.rpartition(".")[0] + ".http1")
 
 Idle = Tuple[socket.socket, int]
 
@@ -39,8 +40,14 @@ class SyncWire:
         if not self._enter(send.room_until_ns):
             return Reply(None, f"all {self._most} connections stayed in use", no_room=True)
         queued = time.monotonic_ns() - begun
+        sent: List[int] = []
         try:
-            return self._exchange(send, queued)
+            return self._exchange(send, queued, sent)
+        except BaseException as stop:
+            # Ctrl-C, or whatever a handler of signals raises, such as the time limit of a task.
+            if not sent:
+                raise
+            return Reply(None, "interrupted", sent[0], time.monotonic_ns(), queued, stop=stop)
         finally:
             self._leave()
 
@@ -50,6 +57,12 @@ class SyncWire:
             self._closed = True
             resting, self._idle = self._idle, {}
         for idle in resting.values():
+            for connection, _ in idle:
+                connection.close()
+
+    def abandon(self) -> None:
+        """In a forked child: closes its copies of what rests. The connections themselves are the parent's and stay open there."""
+        for idle in self._idle.values():
             for connection, _ in idle:
                 connection.close()
 
@@ -70,7 +83,8 @@ class SyncWire:
             self._busy -= 1
             self._room.notify()
 
-    def _exchange(self, send: Send, queued: int) -> Reply:
+    def _exchange(self, send: Send, queued: int, sent_at: List[int]) -> Reply:
+        """`sent_at` gets the instant of the send before anything is sent: then an interruption may leave a permit behind."""
         deadline = time.monotonic_ns() + send.timeout_ns
         host, port = address(send.node)
         connection = self._resting(send.node)
@@ -80,13 +94,17 @@ class SyncWire:
                 patience = min(send.timeout_ns // 2, CONNECT_NS_MAX)
                 connection = socket.create_connection((host, port), patience / NS)
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                self.opened += 1
             except (OSError, UnicodeError) as error:
                 # The latter is a name that no resolver takes.
-                return Reply(None, _why(error, "no connection in time"), queued_ns=queued, connected=False)
+                if _is_raised_by_handler(error):
+                    raise
+                return Reply(None, _why(error, "no connection in time"), queued_ns=queued)
+            with self._room:
+                self.opened += 1
         keep = False
-        sent = time.monotonic_ns()
         try:
+            sent = time.monotonic_ns()
+            sent_at.append(sent)
             reader = AnswerReader()
             _write(connection, send.request.encode(send.node[len("http://") :]), deadline)
             while reader.answer is None:
@@ -95,11 +113,9 @@ class SyncWire:
             keep = reader.answer.keep
             return Reply(reader.answer, "", sent, received, queued)
         except (OSError, ProtocolError) as error:
+            if _is_raised_by_handler(error):
+                raise
             return Reply(None, _why(error, "no answer in time"), sent, time.monotonic_ns(), queued)
-        except Exception:
-            raise
-        except BaseException as stop:
-            return Reply(None, "interrupted", sent, time.monotonic_ns(), queued, stop=stop)
         finally:
             if keep:
                 self._rest(send.node, connection)
@@ -168,6 +184,16 @@ def _is_open(connection: socket.socket) -> bool:
         return True
     except OSError:
         return False
+
+
+def _is_raised_by_handler(error: BaseException) -> bool:
+    """Whether a handler of signals raised it while a call on the socket was waiting: then it is no error of the socket, though it may
+    be of the same kind (`TimeoutError`). Its innermost frame is not one of those that work on sockets.
+    """
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and trace.tb_frame.f_globals.get("__name__") not in _OWN_FRAMES
 
 
 def _why(error: Exception, when_late: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from typing import Any, Callable, Optional, Tuple, TypeVar, Union, cast
+from typing import Any, Callable, Literal, Optional, Tuple, TypeVar, Union, cast
 
 from .async_client import AsyncClient
 from .default import default_async_client, default_client
@@ -17,6 +17,8 @@ from .wanted import until
 F = TypeVar("F", bound=Callable[..., Any])
 
 ON_DENIED = ("wait", "raise", "skip")
+#: What becomes of a call whose permit is not free.
+OnDenied = Literal["wait", "raise", "skip"]
 
 
 def throttle(
@@ -24,7 +26,7 @@ def throttle(
     limit: Optional[Limit] = None,
     *,
     cost: Union[int, Callable[..., int]] = 1,
-    on_denied: str = "wait",
+    on_denied: OnDenied = "wait",
     timeout: Optional[float] = None,
     client: Union[Client, AsyncClient, None] = None,
 ) -> Callable[[F], F]:
@@ -65,8 +67,9 @@ def throttle(
     def decorate(function: F) -> F:
         if not callable(function):
             raise TypeError(f"only functions can be throttled, not {type(function).__name__}")
-        if inspect.isasyncgenfunction(function):
-            raise TypeError("an asynchronous generator cannot be throttled: throttle what it calls")
+        if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
+            # A call of it only makes the generator: nothing would have started yet.
+            raise TypeError("a generator cannot be throttled: throttle what it calls")
         is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
             getattr(function, "__call__", None)
         )

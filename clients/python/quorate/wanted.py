@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from typing import Optional, Tuple, Union
+from typing import Any, Iterable, Mapping, Optional, Tuple, Union
 
-from .acquire import Wanted
+from .batch import Ask, asks
 from .core import Core
 from .limit import Limit, check_cost, check_key, check_limit
 from .options import check_seconds
-from .permit import NS, Permit
+from .permit import NS, Permit, Permits
+from .want import Wanted, WantedAll
 
-REQUEST_ID_BYTES_MAX = 128
+ALL_OF_MAX = 16
 _SECONDS_MAX = 366 * 86_400.0
 
 
@@ -28,20 +29,23 @@ def until(timeout: Optional[float]) -> Optional[int]:
     return time.monotonic_ns() + int(check_seconds("timeout", timeout, _SECONDS_MAX) * NS)
 
 
-def check_request_id(request_id: Optional[str]) -> Optional[str]:
-    """A name of one's own for a request; `None` for a random one."""
-    if request_id is None:
-        return None
-    if not isinstance(request_id, str):
-        raise TypeError(f"a request_id is a str, not {type(request_id).__name__}")
-    if not 1 <= len(request_id.encode("utf-8", "replace")) <= REQUEST_ID_BYTES_MAX:
-        raise ValueError(f"a request_id has 1 to {REQUEST_ID_BYTES_MAX} bytes")
-    return request_id
+def wanted_all(core: Core, requests: Iterable[Union[Ask, Mapping[str, Any]]]) -> WantedAll:
+    """Several keys in one decision."""
+    parts = asks(requests)
+    if not 2 <= len(parts) <= ALL_OF_MAX:
+        raise ValueError(f"one decision is about 2 to {ALL_OF_MAX} keys, this one about {len(parts)}")
+    if len({part.key for part in parts}) != len(parts):
+        raise ValueError("a key comes only once in one decision")
+    if any(part.max_wait is not None or part.request_id is not None for part in parts):
+        raise ValueError("max_wait and request_id are of the whole decision, not of one key")
+    return WantedAll(
+        tuple(Wanted(part.key, check_limit(part.limit), part.cost, None) for part in parts), core.options.worker
+    )
 
 
-def check_permit(permit: object) -> Permit:
+def check_permit(permit: object) -> Union[Permit, Permits]:
     """A permit, and not the denial of one."""
-    if not isinstance(permit, Permit):
+    if not isinstance(permit, (Permit, Permits)):
         raise TypeError(f"that is no permit but {type(permit).__name__}")
     return permit
 

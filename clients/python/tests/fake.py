@@ -28,10 +28,15 @@ def refused(code, status, **members):
     return lambda _: answer(*problem(code, status, **members))
 
 
+_bound = []
+
+
 def unreachable():
-    """The URL of a port that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return f"http://127.0.0.1:{listener.getsockname()[1]}"
+    """The URL of a port that nobody listens on, and that nobody else gets: it stays bound."""
+    holder = socket.socket()
+    holder.bind(("127.0.0.1", 0))
+    _bound.append(holder)
+    return f"http://127.0.0.1:{holder.getsockname()[1]}"
 
 
 class FakeNode:
@@ -53,14 +58,23 @@ class FakeNode:
         threading.Thread(target=self._accept, daemon=True).start()
         return self
 
-    def __exit__(self, *_):
+    def stop(self):
+        """Ends the node and all its connections; again does no harm."""
         self._stopped.set()
-        # A thread in accept() is woken by a shutdown, not by a close.
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
         with self._lock:
+            if self._listener.fileno() >= 0:
+                # A thread in accept() is woken by a shutdown, not by a close.
+                self._listener.shutdown(socket.SHUT_RDWR)
+                self._listener.close()
             for connection in self._open:
-                connection.close()
+                try:
+                    # A close alone would leave it open as long as a thread reads from it.
+                    connection.shutdown(socket.SHUT_RDWR)
+                except OSError:
+                    pass
+
+    def __exit__(self, *_):
+        self.stop()
 
     def _accept(self):
         while True:

@@ -1,41 +1,75 @@
-"""A target server: answers every request, and remembers when it came, by the one clock of this one process.
+"""A target server: answers every request, and remembers when it came: when the kernel took it in where that can be known (Linux),
+or else when it was read. A target that gets no processor for a while reads two requests together that came far apart.
 
 `python3 -m tests.target`: prints its port, serves until its standard input ends, then prints the arrivals as JSON:
 `[[arrived_ns, started_ns or null, path], …]`. A worker on the same machine may say in the header `x-started-ns` when it
 started, by the monotonic clock that all processes share.
 """
 
-import asyncio
 import json
 import os
+import socket
+import struct
 import subprocess
 import sys
+import threading
 import time
 
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\ncontent-type: text/plain\r\n\r\nok\n"
 
 
-async def serve():
-    arrivals = []
+#: SO_TIMESTAMPNS of Linux: every read tells when what was read had come.
+_STAMPS = 35
 
-    async def connection(reader, writer):
-        try:
+
+def read(connection):
+    """What there is to read, and when it came, on the monotonic clock."""
+    data, extra, _, _ = connection.recvmsg(65_536, 256)
+    now, wall = time.monotonic_ns(), time.time_ns()
+    for level, kind, stamp in extra:
+        if (level, kind, len(stamp)) == (socket.SOL_SOCKET, _STAMPS, 16):
+            seconds, nanos = struct.unpack("qq", stamp)
+            return data, now - max(0, wall - seconds * 1_000_000_000 - nanos)
+    return data, now
+
+
+def serve():
+    arrivals, lock = [], threading.Lock()
+
+    def serve_one(connection):
+        head = b""
+        with connection:
             while True:
-                head = await reader.readuntil(b"\r\n\r\n")
-                arrived = time.monotonic_ns()
+                try:
+                    data, arrived = read(connection)
+                except OSError:
+                    return
+                if not data:
+                    return
+                head += data
+                if not head.endswith(b"\r\n\r\n"):
+                    continue
                 lines = head.decode("latin-1").split("\r\n")
                 started = [line.split(":")[1] for line in lines if line.lower().startswith("x-started-ns:")]
-                arrivals.append([arrived, int(started[0]) if started else None, lines[0].split(" ")[1]])
-                writer.write(ANSWER)
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        finally:
-            writer.close()
+                with lock:
+                    arrivals.append([arrived, int(started[0]) if started else None, lines[0].split(" ")[1]])
+                head = b""
+                connection.sendall(ANSWER)
 
-    server = await asyncio.start_server(connection, "127.0.0.1", 0)
-    print(server.sockets[0].getsockname()[1], flush=True)
-    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
-    print(json.dumps(arrivals), flush=True)
+    def accept(listener):
+        while True:
+            connection, _ = listener.accept()
+            threading.Thread(target=serve_one, args=(connection,), daemon=True).start()
+
+    listener = socket.create_server(("127.0.0.1", 0), backlog=128)
+    if sys.platform == "linux":
+        # Connections inherit it, so that nothing is missed that comes before they are accepted.
+        listener.setsockopt(socket.SOL_SOCKET, _STAMPS, 1)
+    threading.Thread(target=accept, args=(listener,), daemon=True).start()
+    print(listener.getsockname()[1], flush=True)
+    sys.stdin.read()
+    with lock:
+        print(json.dumps(arrivals), flush=True)
     # The connections that are still open end with the process.
     os._exit(0)
 
@@ -70,4 +104,4 @@ def gaps_ms(arrivals, column=0):
 
 
 if __name__ == "__main__":
-    asyncio.run(serve())
+    serve()

@@ -6,10 +6,12 @@ import time
 import unittest
 
 from quorate import AsyncClient
-from tests.cluster import PATIENCE, Cluster
+from tests.cluster import Cluster
 
-#: One a second, so that hardly any slot comes while the test runs.
-LIMIT = {"rate": "1/s", "max_reserved": 10_000}
+#: One an hour, so that no slot comes while the test runs but the first, and what is counted is exact.
+LIMIT = {"rate": "1/1h", "max_reserved": 10_000}
+#: Only bounds failures.
+PATIENCE = 180
 
 
 async def reserved(client, key):
@@ -44,7 +46,7 @@ class FiveThousandTasks(unittest.TestCase):
 
             async def all_reserved():
                 ahead = await reserved(client, "many")
-                return ahead if ahead + done() >= 4_995 else None
+                return ahead if (ahead, done()) == (4_999, 1) else None
 
             ahead = await until(all_reserved, "five thousand reservations")
             took = time.monotonic() - begun
@@ -63,7 +65,7 @@ class FiveThousandTasks(unittest.TestCase):
 
             async def given_back():
                 ahead = await reserved(client, "many")
-                return ahead if ahead <= 1_000 else None
+                return ahead if ahead <= 999 else None
 
             ahead = await until(given_back, "four thousand permits given back")
             left = sum(not task.done() for task in tasks)
@@ -71,11 +73,7 @@ class FiveThousandTasks(unittest.TestCase):
                 f"4,000 cancelled: the tasks ended in {ended:.1f} s, their permits were back after "
                 f"{time.monotonic() - begun:.1f} s; {ahead} ahead, {left} tasks still wait; {client.stats.as_dict()}"
             )
-            # The slots of those that are left may come between one look and the other.
-            self.assertGreaterEqual(ahead, left - 3)
-            stats = client.stats
-            # A slot that had come just before its task was cancelled stays spent.
-            self.assertGreaterEqual(stats.given_back, 3_990)
+            self.assertEqual((ahead, left), (999, 999))
 
             for task in tasks:
                 task.cancel()
@@ -85,6 +83,10 @@ class FiveThousandTasks(unittest.TestCase):
                 return True if await reserved(client, "many") == 0 else None
 
             await until(nothing_ahead, "all permits given back")
+        # Closed, so every answer has come. Of a release whose first answer was lost nobody knows who did it.
+        stats = client.stats
+        self.assertEqual(stats.given_back + stats.not_given_back, 4_999)
+        self.assertLessEqual(stats.not_given_back, stats.retries)
 
     def test_cancelling_in_the_middle_of_asking_leaves_nothing_behind(self):
         with Cluster() as cluster:

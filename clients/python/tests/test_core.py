@@ -8,7 +8,7 @@ import unittest
 
 import quorate
 from quorate import Denied, OutcomeUnknown, Permit, RateLimited, Refused, Timeout, Unavailable
-from quorate.acquire import Wanted, take, try_take
+from quorate.acquire import take, try_take
 from quorate.batch import Ask, batch
 from quorate.limit import interval_ns
 from quorate.nodes import Nodes
@@ -16,6 +16,7 @@ from quorate.peek import peek
 from quorate.permit import NS
 from quorate.policies import delete_policy, put_policy
 from quorate.release import release
+from quorate.want import Wanted
 from tests.world import MS, A, B, C, World, grant, problem
 
 WANTED = Wanted("k", "1/6s", 1, None)
@@ -342,7 +343,7 @@ class Degraded(unittest.TestCase):
         self.assertEqual(world.run(take(world.core, wanted, None, None)).degraded, "local", "the cluster said it before")
 
     def test_doubt_degrades_as_well(self):
-        world = World("lost", on_unavailable="open", degrade_after=1)
+        world = World("lost", "lost", "lost", on_unavailable="open", degrade_after=1)
         self.assertEqual(world.run(take(world.core, WANTED, None, None)).degraded, "open")
         self.assertEqual(world.core.counters.snapshot().outcome_unknown, 1)
 

@@ -1,7 +1,9 @@
 """Threads that share a client, and a child that was forked from under them."""
 
 import os
+import signal
 import threading
+import time
 import unittest
 
 from quorate import Client
@@ -49,10 +51,23 @@ class Threads(unittest.TestCase):
             finally:
                 client._core.counters._lock.release()
                 client._wire._room.release()
-            self.assertEqual(os.waitpid(child, 0)[1], 0)
+            self.assertEqual(_status(child), 0)
             client.acquire("k")
             self.assertEqual(node.connections, 2, "one of the parent's and one of the child's")
             self.assertEqual(len({content["request_id"] for _, content, _ in node.requests}), 4)
+
+
+def _status(child):
+    """How a child ended; one that hangs is killed."""
+    until = time.monotonic() + 30
+    while time.monotonic() < until:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid == child:
+            return status
+        time.sleep(0.01)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    raise AssertionError("the child hangs")
 
 
 if __name__ == "__main__":

@@ -59,6 +59,7 @@ class Decorator(unittest.TestCase):
             lambda: throttle("k", client=client)(_coroutine),
             lambda: throttle("k", client=AsyncClient("http://127.0.0.1:1"))(lambda: 1),
             lambda: throttle("k")(_generator),
+            lambda: throttle("k")(_plain_generator),
         ):
             with self.assertRaises(TypeError):
                 wrong()
@@ -95,6 +96,10 @@ async def _coroutine():
 
 
 async def _generator():
+    yield 1
+
+
+def _plain_generator():
     yield 1
 
 

@@ -80,7 +80,7 @@ class World:
         step = self.script.pop(0)
         self.asked.append(send.node)
         if step == "refused":
-            return Reply(None, "connection refused", connected=False)
+            return Reply(None, "connection refused")
         sent_ns = self.now_ns
         content = json.loads(send.request.body) if send.request.body else {}
         self.sent.append((send.node, send.request, content))
