@@ -21,6 +21,8 @@ use tokio::time::sleep;
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 /// Longest such pause: elections take about a second, and nobody should sleep through the end of one.
 const PAUSE_MAX: Duration = Duration::from_millis(500);
+/// With less time than this a certain "nobody decided" would only be put in doubt by one more attempt: it ends before its answer.
+const ATTEMPT_MIN: Duration = Duration::from_millis(100);
 /// Rounds in which nobody even took the connection before giving up: one more than the first, for a node that is just
 /// being restarted.
 const SILENT_ROUNDS_MAX: u32 = 2;
@@ -88,13 +90,16 @@ impl Client {
         let mut last = Again::new("no node was asked".to_owned());
         let mut first_send = None;
         let (mut sends, mut silent_rounds, mut pause) = (0, 0, PAUSE_MIN);
+        let mut tried = false;
         loop {
             let mut heard = false;
             for node in self.shared.nodes.in_turn() {
                 let left = deadline.remaining();
-                if left.is_zero() || (unwanted() && doubt.is_none()) {
+                let too_late = left.is_zero() || (tried && doubt.is_none() && left < ATTEMPT_MIN);
+                if too_late || (unwanted() && doubt.is_none()) {
                     return Err(give_up(last, doubt, effect));
                 }
+                tried = true;
                 let sending = Stopwatch::start();
                 let reply = self.wire.exchange(&node, exchange, left.min(self.attempt_timeout)).await;
                 self.note(&node, &reply, effect, sending);
@@ -133,7 +138,7 @@ impl Client {
                 return Err(give_up(last, doubt, effect));
             }
             let nap = last.retry_after.unwrap_or_else(|| around(pause, Chance::draw())).clamp(PAUSE_MIN / 2, PAUSE_MAX);
-            if nap >= deadline.remaining() {
+            if nap + ATTEMPT_MIN >= deadline.remaining() {
                 return Err(give_up(last, doubt, effect));
             }
             sleep(nap).await;
