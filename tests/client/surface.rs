@@ -87,7 +87,31 @@ async fn a_worker_on_a_real_cluster() {
 
     println!("patience: denied at once where no slot comes in time");
     let error = client.acquire(ask.clone().max_wait(100 * MS)).await.unwrap_err();
+    assert!(matches!(error, Error::Timeout { .. }), "{error:?}");
+
+    println!("several keys in one decision: one slot, and all of it goes back");
+    let both = ["all-a", "all-b"].map(|key| Ask::new(key).limit("1/1m"));
+    let passes = client.acquire_all(&both).await.unwrap();
+    assert_eq!(passes.iter().map(quorate::client::Pass::key).collect::<Vec<_>>(), ["all-a", "all-b"]);
+    assert!(passes[0].number() < passes[1].number(), "{passes:?}");
+    let error = client.acquire_all(both.clone().map(|ask| ask.max_wait(100 * MS))).await.unwrap_err();
+    assert!(matches!(error, Error::Timeout { .. }), "{error:?}");
+    let error = client.acquire_all(both.clone().map(Ask::at_once)).await.unwrap_err();
     assert!(matches!(error, Error::RateLimited(_)), "{error:?}");
+    assert!(matches!(client.acquire_all(["one"]).await, Err(Error::Misuse(_))));
+    let waiting = tokio::spawn({
+        let (client, both) = (client.clone(), both.clone());
+        async move { client.acquire_all(both).await }
+    });
+    until("both are reserved", async || {
+        reserved_now(client.peek("all-a").await) == 1 && reserved_now(client.peek("all-b").await) == 1
+    })
+    .await;
+    waiting.abort();
+    until("both went back", async || {
+        reserved_now(client.peek("all-a").await) == 0 && reserved_now(client.peek("all-b").await) == 0
+    })
+    .await;
 
     println!("batch: each for itself, or all or nothing");
     let two = ["batch-a", "batch-b"].map(|key| Ask::new(key).limit("1/1m"));
@@ -224,12 +248,16 @@ fn on_a_thread(urls: &[String]) {
     assert_eq!(skip(()).unwrap(), None);
     let held = Ask::new("blocking-lease").limit(in_flight(1, "10s"));
     let pass = client.acquire(&held).unwrap();
-    assert_eq!(client.run(&pass, || client.peek("blocking-lease").unwrap().in_flight).unwrap(), 1);
+    assert_eq!(client.run(&pass, || client.peek("blocking-lease").unwrap().in_flight).unwrap().result, 1);
     assert_eq!(in_flight_now(client.peek("blocking-lease")), 0);
+    let both = ["blocking-a", "blocking-b"].map(|key| Ask::new(key).limit("1/1m"));
+    assert_eq!(client.acquire_all(&both).unwrap().len(), 2);
+    assert!(client.reset_key("blocking-a").unwrap().reset);
     let slow = Ask::new("blocking-reserve").limit("1/1m");
     client.acquire(&slow).unwrap();
     let reservation = client.reserve(&slow).unwrap();
-    assert!(reservation.starts_in() > Duration::from_secs(50));
+    assert!(reservation.starts_in() > Duration::from_secs(50) && reservation.key() == "blocking-reserve");
+    client.quiet().unwrap();
     drop(client);
     drop(double);
     drop(skip);
