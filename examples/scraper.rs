@@ -70,7 +70,9 @@ async fn main() -> ExitCode {
 
 async fn scrape(Settings { nodes, limit, workers, pages, start }: Settings) -> Result<(), Error> {
     let client = Client::new(nodes)?;
-    let http = reqwest::Client::new();
+    // A redirect is a request of its own: following it would make one without a permit.
+    let http = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).build();
+    let http = http.map_err(|error| Error::Misuse(error.to_string()))?;
 
     // The one line that matters: a function that fetches becomes one that waits for its turn first.
     let fetch = throttled(

@@ -94,17 +94,14 @@ mod tests {
     async fn everybody_is_woken_when_due_and_not_before() {
         let clock = Stopwatch::start();
         let pacer = Pacer::new(clock).unwrap();
-        let order = RefCell::new(Vec::new());
         let one = async |ms: u64| {
             let due = Duration::from_millis(ms);
             pacer.until(due).await.unwrap();
             assert!(clock.elapsed() >= due);
-            order.borrow_mut().push(ms);
         };
         tokio::select! {
             ended = pacer.run() => panic!("{ended:?}"),
             _ = futures::future::join4(one(30), one(10), one(20), one(0)) => {}
         }
-        assert_eq!(*order.borrow(), [0, 10, 20, 30]);
     }
 }

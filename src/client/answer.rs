@@ -2,6 +2,7 @@
 
 use super::error::Error;
 use super::exchange::Reply;
+use super::settle::Sound;
 use crate::api::{AcquireResponse, Code, Millis, Problem};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -37,7 +38,7 @@ pub(super) enum Judgement<T> {
 
 /// What one reply means. Only a node of ours can say that nothing was consumed: a 503 without our code comes from
 /// something in between, which may well have passed the request on.
-pub(super) fn judge<T: DeserializeOwned>(node: &str, reply: Reply) -> Judgement<T> {
+pub(super) fn judge<T: DeserializeOwned>(node: &str, reply: Reply, sound: Sound<'_, T>) -> Judgement<T> {
     let (status, body) = match reply {
         Reply::NotSent(why) => return Judgement::Again(Again::new(format!("{node}: {why}"))),
         Reply::Lost(why) => {
@@ -46,17 +47,18 @@ pub(super) fn judge<T: DeserializeOwned>(node: &str, reply: Reply) -> Judgement<
         Reply::Answered { status, body, .. } => (status, body),
     };
     if status == 200 {
-        return match serde_json::from_slice(&body) {
+        let answer = serde_json::from_slice(&body).map_err(|error| error.to_string());
+        return match answer.and_then(|answer| sound(&answer).map(|()| answer)) {
             Ok(answer) => Judgement::Settled(answer),
-            Err(error) => {
-                let detail = format!("{node}: an answer that no node of ours gives: {error}");
+            Err(why) => {
+                let detail = format!("{node}: an answer that no node of ours gives: {why}");
                 Judgement::Again(Again { in_doubt: true, ..Again::new(detail) })
             }
         };
     }
     let Ok(problem) = serde_json::from_slice::<Problem>(&body) else {
         let detail = format!("{node}: status {status}, and not from a node of ours");
-        return Judgement::Again(Again { in_doubt: status >= 500, ..Again::new(detail) });
+        return Judgement::Again(Again { in_doubt: !(400..500).contains(&status), ..Again::new(detail) });
     };
     let again = |in_doubt, problem: Problem| {
         Judgement::Again(Again {
@@ -80,12 +82,25 @@ pub(super) fn judge<T: DeserializeOwned>(node: &str, reply: Reply) -> Judgement<
     }
 }
 
-/// One result of a batch, which was asked for under this id.
-pub(super) fn result_of(value: Value, request_id: &str) -> Result<AcquireResponse, Error> {
+/// A grant has to be one, and of the key that was asked for.
+pub(super) fn is_of(grant: &AcquireResponse, key: &str) -> Result<(), String> {
+    if !grant.granted {
+        return Err("a grant that is none".to_owned());
+    }
+    if grant.key != key {
+        return Err(format!("a grant of {:?}, and {key:?} was asked for", grant.key));
+    }
+    Ok(())
+}
+
+/// One result of a batch, which was asked for this key under this id.
+pub(super) fn result_of(value: Value, key: &str, request_id: &str) -> Result<AcquireResponse, Error> {
     let unknown = |detail: String| Err(Error::OutcomeUnknown { detail, request_id: Some(request_id.to_owned()) });
     if value["granted"] == Value::Bool(true) {
-        return serde_json::from_value(value)
-            .or_else(|error| unknown(format!("a grant that no node of ours gives: {error}")));
+        let grant = serde_json::from_value(value).map_err(|error| error.to_string());
+        return grant
+            .and_then(|grant| is_of(&grant, key).map(|()| grant))
+            .or_else(|why| unknown(format!("a grant that no node of ours gives: {why}")));
     }
     let problem: Problem = match serde_json::from_value(value) {
         Ok(problem) => problem,
@@ -111,7 +126,7 @@ mod tests {
     use serde_json::json;
 
     fn answered(status: u16, body: &str) -> Judgement<Value> {
-        judge("n", Reply::Answered { status, body: body.as_bytes().to_vec(), leader: None })
+        judge("n", Reply::Answered { status, body: body.as_bytes().to_vec(), leader: None }, &|_| Ok(()))
     }
 
     fn problem(code: Code) -> String {
@@ -131,22 +146,30 @@ mod tests {
         assert_eq!(doubt(answered(503, "<html>")), Some((true, false)), "it may have passed the request on");
         assert_eq!(doubt(answered(404, "<html>")), Some((false, false)), "no doubt, but no word of ours either");
         assert_eq!(doubt(answered(200, "<html>")), Some((true, false)));
-        assert_eq!(doubt(judge("n", Reply::Lost("cut off".to_owned()))), Some((true, false)));
+        for status in [201, 204, 302] {
+            assert_eq!(doubt(answered(status, "")), Some((true, false)), "{status}: something else took it");
+        }
+        let unsound = Reply::Answered { status: 200, body: b"{}".to_vec(), leader: None };
+        assert_eq!(doubt(judge("n", unsound, &|_| Err("not what was asked".to_owned()))), Some((true, false)));
+        assert_eq!(doubt(judge("n", Reply::Lost("cut off".to_owned()), &|_| Ok(()))), Some((true, false)));
         assert_eq!(doubt(answered(429, &problem(Code::Denied))), None);
-        let Judgement::Again(never_left) = judge::<Value>("n", Reply::NotSent("refused".to_owned())) else { panic!() };
+        let never_left = judge::<Value>("n", Reply::NotSent("refused".to_owned()), &|_| Ok(()));
+        let Judgement::Again(never_left) = never_left else { panic!() };
         assert!(never_left.is_certain(false));
     }
 
     #[test]
     fn results_of_a_batch_are_judged_one_by_one() {
         let grant = json!({"granted":true,"key":"k","permit":7,"slot_ms":0,"wait_ms":0,"reserved":0});
-        assert_eq!(result_of(grant, "id").map(|grant| grant.permit), Ok(7));
-        let result = |code| result_of(serde_json::to_value(Problem::new(code, "")).unwrap(), "id");
+        assert_eq!(result_of(grant.clone(), "k", "id").map(|grant| grant.permit), Ok(7));
+        let other = result_of(grant, "other", "id");
+        assert!(matches!(other, Err(Error::OutcomeUnknown { .. })), "not what was asked for: {other:?}");
+        let result = |code| result_of(serde_json::to_value(Problem::new(code, "")).unwrap(), "k", "id");
         assert!(matches!(result(Code::Denied), Err(Error::RateLimited(_))));
         assert!(matches!(result(Code::NoQuorum), Err(Error::Unavailable { .. })));
         assert!(matches!(result(Code::Never), Err(Error::Refused(_))));
         for value in [json!(null), json!({"granted":true}), json!({"granted":false}), json!([1])] {
-            let unknown = result_of(value.clone(), "id");
+            let unknown = result_of(value.clone(), "k", "id");
             assert!(
                 matches!(&unknown, Err(Error::OutcomeUnknown { request_id: Some(id), .. }) if id == "id"),
                 "{value}: {unknown:?}"

@@ -1,7 +1,11 @@
 //! What a worker wants: a key, and the terms of it.
 
 use crate::api::{AcquireRequest, Limit, LimitMembers, Millis, Wait};
+use crate::limits::WAIT_NS_MAX;
 use std::time::Duration;
+
+/// Longest wait that can be asked for. Nothing is granted farther ahead, so no more is the same.
+const WAIT_MAX: Duration = Duration::from_nanos(WAIT_NS_MAX);
 
 /// A permit of one key, as a worker asks for it. A key alone is enough where a stored policy says what its limit is.
 ///
@@ -38,8 +42,8 @@ impl Ask {
         Self { cost, ..self }
     }
 
-    /// Be denied rather than wait longer than this for the permit. Asking itself is bounded by
-    /// [`Options::timeout`](super::Options::timeout).
+    /// Give up ([`Error::Timeout`](super::Error::Timeout)) rather than wait longer than this for the permit. A decision may take a
+    /// second all the same, or [`Options::timeout`](super::Options::timeout) if that is less.
     #[must_use]
     pub fn max_wait(self, max_wait: Duration) -> Self {
         Self { max_wait: Some(max_wait), ..self }
@@ -66,7 +70,7 @@ impl Ask {
         AcquireRequest {
             limit: self.limit.clone(),
             cost: (self.cost != 1).then_some(self.cost),
-            max_wait_ms: left.filter(|_| !self.at_once).map(Millis::up_from),
+            max_wait_ms: left.filter(|_| !self.at_once).map(|left| Millis::up_from(left.min(WAIT_MAX))),
             wait: if self.at_once { Wait::None } else { Wait::Client },
             lead_ms: lead.map(Millis::up_from),
             worker: worker.map(str::to_owned),
@@ -124,6 +128,10 @@ mod tests {
         assert_eq!(
             json(&ask.request(left, lead, Some("w"))),
             r#"{"key":"k","limit":"1/6s","cost":2,"max_wait_ms":250,"lead_ms":3,"worker":"w"}"#
+        );
+        assert_eq!(
+            json(&Ask::new("k").request(Some(Duration::MAX), None, None)),
+            r#"{"key":"k","max_wait_ms":31622400000}"#
         );
         assert_eq!(
             json(&ask.at_once().request(left, None, None)),

@@ -1,16 +1,26 @@
 //! What goes on after its caller has gone: learning what a dropped question was granted, and giving it back.
 
+use std::collections::BTreeSet;
 use std::future::Future;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
+
+/// How deep one task follows from another: a question, and giving back what it was granted.
+const GENERATIONS: usize = 2;
 
 /// The tasks of a client and its clones.
 #[derive(Debug, Default)]
 pub(super) struct Background {
-    running: AtomicUsize,
+    tasks: Mutex<Tasks>,
     ended: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Tasks {
+    /// By number, in the order they began.
+    running: BTreeSet<u64>,
+    next: u64,
 }
 
 impl Background {
@@ -23,34 +33,48 @@ impl Background {
         });
     }
 
-    /// Waits until nothing runs any more.
+    /// Waits until nothing runs any more of what runs now, and of what follows from it. What others begin meanwhile is not waited
+    /// for: a busy client is never without.
     pub(super) async fn quiet(&self) {
-        loop {
-            let ended = self.ended.notified();
-            tokio::pin!(ended);
-            ended.as_mut().enable();
-            if self.running.load(Ordering::Acquire) == 0 {
-                return;
+        for _ in 0..GENERATIONS {
+            let newest = self.tasks().next;
+            loop {
+                let ended = self.ended.notified();
+                tokio::pin!(ended);
+                ended.as_mut().enable();
+                if self.tasks().running.first().is_none_or(|oldest| *oldest >= newest) {
+                    break;
+                }
+                ended.await;
             }
-            ended.await;
         }
+    }
+
+    fn tasks(&self) -> MutexGuard<'_, Tasks> {
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-struct Running(Arc<Background>);
+struct Running {
+    background: Arc<Background>,
+    number: u64,
+}
 
 impl Running {
     fn new(background: Arc<Background>) -> Self {
-        background.running.fetch_add(1, Ordering::AcqRel);
-        Self(background)
+        let mut tasks = background.tasks();
+        let number = tasks.next;
+        tasks.next += 1;
+        tasks.running.insert(number);
+        drop(tasks);
+        Self { background, number }
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        if self.0.running.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.0.ended.notify_waiters();
-        }
+        self.background.tasks().running.remove(&self.number);
+        self.background.ended.notify_waiters();
     }
 }
 
@@ -64,11 +88,47 @@ mod tests {
         let background = Arc::new(Background::default());
         background.quiet().await;
         let (go, gone) = oneshot::channel::<()>();
+        let next = Arc::clone(&background);
+        let (last, over) = oneshot::channel::<()>();
         background.spawn(&Handle::current(), async move {
             let _ = gone.await;
+            next.spawn(&Handle::current(), async move {
+                let _ = over.await;
+            });
         });
-        assert!(futures::poll!(Box::pin(background.quiet())).is_pending());
+        let mut quiet = Box::pin(background.quiet());
+        assert!(futures::poll!(&mut quiet).is_pending());
         go.send(()).unwrap();
-        background.quiet().await;
+        while background.tasks().next < 2 {
+            tokio::task::yield_now().await;
+        }
+        assert!(futures::poll!(&mut quiet).is_pending(), "what follows from it is waited for");
+        last.send(()).unwrap();
+        quiet.await;
+    }
+
+    #[tokio::test]
+    async fn what_began_later_is_not_waited_for() {
+        let background = Arc::new(Background::default());
+        let task = || {
+            let (end, ended) = oneshot::channel::<()>();
+            background.spawn(&Handle::current(), async move {
+                let _ = ended.await;
+            });
+            end
+        };
+        let first = task();
+        let mut quiet = Box::pin(background.quiet());
+        assert!(futures::poll!(&mut quiet).is_pending());
+        let second = task();
+        drop(first);
+        while background.tasks().running.len() > 1 {
+            tokio::task::yield_now().await;
+        }
+        assert!(futures::poll!(&mut quiet).is_pending(), "the second may follow from the first");
+        let _third = task();
+        drop(second);
+        quiet.await;
+        assert_eq!(background.tasks().running.len(), 1);
     }
 }

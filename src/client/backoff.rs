@@ -31,21 +31,30 @@ impl Chance {
         Self(thousandths)
     }
 
-    fn part(self, of: Duration) -> Duration {
-        of * self.0 / Self::ALL
+    pub(super) fn part(self, of: Duration) -> Duration {
+        // In this order, because some lengths of time are as long as can be.
+        of / Self::ALL * self.0
     }
 }
 
-/// The pause after a denial, the `nth` in a row (from 0), or `None` if the patience ends before asking again makes sense.
+/// The pause after a denial, the `nth` in a row (from 0), or `None` if the patience ends before asking again makes sense. With a
+/// slot that lies too far ahead it never does: patience shrinks as fast as the slot comes nearer.
 pub(super) fn after_denial(problem: &Problem, nth: u32, left: Option<Duration>, chance: Chance) -> Option<Duration> {
     let said = problem.retry_after_ms.map_or(SPREAD_MIN, Millis::duration);
     let least = if problem.reason == Some(Reason::InFlightFull) { said.min(IN_FLIGHT_PAUSE_MAX) } else { said };
-    if left.is_some_and(|left| least >= left) {
+    let hopeless = |left| least >= left || problem.reason == Some(Reason::WouldWaitTooLong);
+    if left.is_some_and(hopeless) {
         return None;
     }
     let spread = SPREAD_MIN.saturating_mul(1 << nth.min(10)).min(SPREAD_MAX).min(least / 2 + SPREAD_MIN);
-    let pause = least + chance.part(spread);
-    Some(left.map_or(pause, |left| pause.min(left)))
+    // Half of what is left stays for asking: who only waits until it is over asks no more.
+    let spread = left.map_or(spread, |left| spread.min(left.saturating_sub(least) / 2));
+    Some(least + chance.part(spread))
+}
+
+/// The pause after a node has said how long: that long, and a little more at random.
+pub(super) fn beyond(pause: Duration, chance: Chance) -> Duration {
+    pause + chance.part(pause / 4)
 }
 
 /// The pause after all nodes have turned a request away: between half of it and the whole.
@@ -79,7 +88,11 @@ mod tests {
         let full = denial(Reason::WouldWaitTooLong, 100 * MS);
         assert_eq!(after_denial(&full, 0, Some(100 * MS), Chance::of(0)), None);
         assert_eq!(after_denial(&full, 0, Some(Duration::ZERO), Chance::of(0)), None);
-        assert_eq!(after_denial(&full, 0, Some(101 * MS), Chance::of(1_000)), Some(101 * MS), "no longer than that");
+        assert_eq!(after_denial(&full, 0, Some(60_000 * MS), Chance::of(0)), None, "and comes no nearer");
+        let full = denial(Reason::ReservationsFull, 100 * MS);
+        assert_eq!(after_denial(&full, 0, Some(100 * MS), Chance::of(0)), None);
+        let pause = after_denial(&full, 0, Some(102 * MS), Chance::of(1_000));
+        assert_eq!(pause, Some(101 * MS), "there is time left to ask");
     }
 
     #[test]
@@ -93,6 +106,8 @@ mod tests {
         for _ in 0..100 {
             let around = around(100 * MS, Chance::draw());
             assert!(around >= 50 * MS && around <= 100 * MS, "{around:?}");
+            let beyond = beyond(100 * MS, Chance::draw());
+            assert!(beyond >= 100 * MS && beyond <= 125 * MS, "{beyond:?}");
         }
     }
 }

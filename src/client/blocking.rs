@@ -1,23 +1,26 @@
 //! The same client for threads that may block. It brings a runtime of its own, with one thread.
 //!
-//! Not for code that runs on a tokio runtime already: there its calls panic, as everything that blocks does. The last clone waits a
-//! moment for what is still being given back, but not on a thread of a runtime.
+//! Not for code that runs on a tokio runtime already, where nothing may block: there its calls are refused ([`Error::Misuse`]). On
+//! threads that such a runtime has for what blocks (`spawn_blocking`) they are welcome. The last clone waits for what is still being
+//! given back, as long as [`Options::farewell`] says; on a thread of a runtime it leaves that to a thread of its own.
 
 use super::ask::Ask;
 use super::error::Error;
+use super::lease::Lost;
 use super::options::Options;
 use super::pass::Pass;
 use super::policies::{Precondition, Removed};
 use super::{Counters, reservation};
-use crate::api::{KeyResponse, PoliciesResponse, PolicyRequest, PolicyResponse, ReleaseResponse};
+use crate::api::{
+    KeyResponse, PoliciesResponse, PolicyRequest, PolicyResponse, ReleaseResponse, RenewResponse, ResetResponse,
+};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
-
-/// How long the last client waits for what is still being given back.
-const FAREWELL: Duration = Duration::from_secs(1);
 
 /// A client of one cluster, for threads. Cheap to clone; clones share connections and the runtime.
 #[derive(Debug, Clone)]
@@ -51,8 +54,22 @@ impl Home {
         }
     }
 
-    fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
+    fn block_on<T>(&self, future: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        self.may_block()?;
         self.runtime().block_on(future)
+    }
+
+    /// Whether this thread may block. A runtime tells its own threads from those it has for blocking only by a panic, so that is
+    /// caught here, with nothing at stake.
+    fn may_block(&self) -> Result<(), Error> {
+        if Handle::try_current().is_err() {
+            return Ok(());
+        }
+        catch_unwind(AssertUnwindSafe(|| self.runtime().block_on(std::future::ready(())))).map_err(|_| {
+            Error::Misuse(
+                "client::blocking on a thread that runs a runtime: take client::Client, or spawn_blocking".to_owned(),
+            )
+        })
     }
 
     fn spawn<T: Send + 'static>(&self, task: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
@@ -63,11 +80,18 @@ impl Home {
 impl Drop for Home {
     fn drop(&mut self) {
         let Some(runtime) = self.runtime.take() else { return };
+        let client = self.client.clone();
+        let farewell = move || {
+            let quiet = client.quiet();
+            let _ = runtime.block_on(async { timeout(client.shared.options.farewell, quiet).await });
+            runtime.shutdown_background();
+        };
         if Handle::try_current().is_err() {
-            let quiet = self.client.shared.background.quiet();
-            let _ = runtime.block_on(async { timeout(FAREWELL, quiet).await });
+            farewell();
+        } else {
+            // Nobody waits for it here, where that would hold up a runtime.
+            drop(thread::Builder::new().name("quorate-farewell".to_owned()).spawn(farewell));
         }
-        runtime.shutdown_background();
     }
 }
 
@@ -115,6 +139,29 @@ impl Client {
         Ok(results.into_iter().map(|result| result.map(|inner| self.guarded(inner))).collect())
     }
 
+    /// See [`Client::acquire_all`](super::Client::acquire_all).
+    pub fn acquire_all(&self, asks: impl IntoIterator<Item = impl Into<Ask>>) -> Result<Vec<Pass>, Error> {
+        self.runtime.block_on(self.inner.acquire_all(asks))
+    }
+
+    /// See [`Client::renew`](super::Client::renew).
+    pub fn renew(&self, key: &str, permit: u64) -> Result<RenewResponse, Error> {
+        self.runtime.block_on(self.inner.renew(key, permit))
+    }
+
+    /// See [`Client::reset_key`](super::Client::reset_key).
+    pub fn reset_key(&self, key: &str) -> Result<ResetResponse, Error> {
+        self.runtime.block_on(self.inner.reset_key(key))
+    }
+
+    /// See [`Client::quiet`](super::Client::quiet).
+    pub fn quiet(&self) -> Result<(), Error> {
+        self.runtime.block_on(async {
+            self.inner.quiet().await;
+            Ok(())
+        })
+    }
+
     /// See [`Client::release`](super::Client::release).
     pub fn release(&self, key: &str, permit: u64) -> Result<ReleaseResponse, Error> {
         self.runtime.block_on(self.inner.release(key, permit))
@@ -151,9 +198,12 @@ impl Client {
     }
 
     /// Does the work under a pass. See [`Client::run`](super::Client::run), but a thread cannot be stopped: work whose lease is
-    /// lost goes on to its end, and that it was lost is said afterwards.
-    pub fn run<T>(&self, pass: &Pass, work: impl FnOnce() -> T) -> Result<T, Error> {
-        let Some(mut lease) = pass.permit().and_then(|permit| permit.lease(&self.inner)) else { return Ok(work()) };
+    /// lost goes on to its end, and that it was lost is said beside its result.
+    pub fn run<T>(&self, pass: &Pass, work: impl FnOnce() -> T) -> Result<Done<T>, Error> {
+        let lease = pass.permit().and_then(|permit| permit.lease(&self.inner));
+        let Some(mut lease) = lease else { return Ok(Done { result: work(), lost: None }) };
+        self.runtime.may_block()?;
+        let client = self.inner.clone();
         let (done, over) = tokio::sync::oneshot::channel::<()>();
         let kept = self.runtime.spawn(async move {
             let lost = {
@@ -164,16 +214,15 @@ impl Client {
                     futures::future::Either::Right((lost, _)) => Some(lost),
                 }
             };
-            // It ends by itself if this fails.
-            let _ = lease.release().await;
+            client.shared.tally.leases_lost.many(u64::from(lost.is_some()));
+            client.end(lease).await;
             lost
         });
         let result = work();
         drop(done);
-        match self.runtime.block_on(kept) {
-            Ok(Some(lost)) => Err(Error::LeaseLost(lost)),
-            Ok(None) | Err(_) => Ok(result),
-        }
+        // The task only ever ends early with its runtime, and that is ours.
+        let lost = self.runtime.block_on(async { Ok(kept.await.ok().flatten()) })?;
+        Ok(Done { result, lost })
     }
 
     /// See [`Client::counters`](super::Client::counters).
@@ -186,7 +235,28 @@ impl Client {
     }
 }
 
+/// Work that was done to its end under a pass.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Done<T> {
+    /// What came of it.
+    pub result: T,
+    /// How the lease was lost meanwhile: then another one may have been in flight beside it.
+    pub lost: Option<Lost>,
+}
+
+impl<T> Done<T> {
+    /// The result, if it was under a lease to its end.
+    pub fn in_lease(self) -> Result<T, Error> {
+        self.lost.map_or(Ok(self.result), |lost| Err(Error::LeaseLost(lost)))
+    }
+}
+
 impl Reservation {
+    /// The key.
+    pub fn key(&self) -> &str {
+        self.inner.key()
+    }
+
     /// How long until it may start.
     pub fn starts_in(&self) -> Duration {
         self.inner.starts_in()
@@ -204,7 +274,8 @@ impl Reservation {
     }
 }
 
-/// The same function, but every call waits for its permit first. See [`throttled`](super::throttled).
+/// The same function, but every call waits for its permit first. See [`throttled`](super::throttled). A call whose lease was lost
+/// has that for its error; [`Client::run`] has the result as well.
 ///
 /// ```no_run
 /// use quorate::client::{Ask, Error, blocking};
@@ -224,7 +295,7 @@ where
     let client = client.clone();
     move |argument| {
         let pass = client.acquire(ask(&argument))?;
-        client.run(&pass, || function(argument))
+        client.run(&pass, || function(argument))?.in_lease()
     }
 }
 
@@ -241,6 +312,6 @@ where
     let client = client.clone();
     move |argument| {
         let Some(pass) = client.try_acquire(ask(&argument))? else { return Ok(None) };
-        client.run(&pass, || function(argument)).map(Some)
+        client.run(&pass, || function(argument))?.in_lease().map(Some)
     }
 }

@@ -40,6 +40,12 @@ counters! {
     given_back,
     /// Permits that were not used and could not be given back: their slots are wasted.
     not_given_back,
+    /// Leases that were given back after the work under them, as far as the cluster took them.
+    released,
+    /// Leases that could not be given back after the work: their places are taken until they end by themselves.
+    not_released,
+    /// Leases that were lost while work was done under them.
+    leases_lost,
     /// Calls that ended because nobody decided.
     unavailable,
     /// Calls that ended without anybody knowing their outcome.

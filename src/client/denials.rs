@@ -40,9 +40,10 @@ impl Denials {
         if denials.len() >= KEYS_MAX {
             denials.retain(|_, denial| denial.until > now);
         }
-        if denials.len() < KEYS_MAX {
+        let name = (ask.key.clone(), ask.at_once);
+        if denials.len() < KEYS_MAX || denials.contains_key(&name) {
             let denial = Denial { until, cost: ask.cost, limit: ask.limit.clone(), problem: problem.clone() };
-            denials.insert((ask.key.clone(), ask.at_once), denial);
+            denials.insert(name, denial);
         }
     }
 
@@ -61,6 +62,11 @@ impl Denials {
         for at_once in [false, true] {
             denials.remove(&(key.to_owned(), at_once));
         }
+    }
+
+    /// The limits are others now: ask anew.
+    pub(super) fn forget_all(&self) {
+        self.lock().clear();
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<(String, bool), Denial>> {
@@ -114,7 +120,12 @@ mod tests {
             denials.note(&Ask::new(format!("{number}")), &denied(Reason::WindowFull), Duration::ZERO);
         }
         assert_eq!(denials.lock().len(), KEYS_MAX);
+        denials.note(&Ask::new("0"), &denied(Reason::WindowFull), 50 * MS);
+        let left = denials.standing(&Ask::new("0"), 60 * MS).and_then(|problem| problem.retry_after_ms);
+        assert_eq!(left, Some(Millis::up_from(90 * MS)), "what is known is brought up to date");
         denials.note(&Ask::new("late"), &denied(Reason::WindowFull), 200 * MS);
         assert_eq!(denials.lock().len(), 1, "those that are over made room");
+        denials.forget_all();
+        assert_eq!(denials.lock().len(), 0);
     }
 }

@@ -8,10 +8,10 @@ use thiserror::Error;
 /// Why there is no answer.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Error {
-    /// Over the limit: a decision like any other. Nothing was consumed.
+    /// Over the limit: a decision like any other. Nothing was consumed, unless the detail names an earlier attempt that was lost.
     #[error("denied: {}", .0.detail)]
     RateLimited(Box<Problem>),
-    /// There was no permit to be had within the patience of the caller. Nothing is held.
+    /// There was no permit to be had within the patience of the caller, or this client's own queue was too long. Nothing is held.
     #[error("timeout: {detail}")]
     Timeout {
         /// What the time went by with.

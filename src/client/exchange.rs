@@ -8,6 +8,8 @@ use std::time::Duration;
 
 /// Largest answer that is read, in bytes: room for ten thousand policies.
 const ANSWER_BYTES_MAX: usize = 32 * 1024 * 1024;
+/// How long a connection is kept for the next request. A node closes one after 90 s: past that, a request would be lost on it.
+const IDLE_MAX: Duration = Duration::from_secs(60);
 /// Longest wait for a connection: past it the next node is more likely to answer.
 const CONNECT_TIMEOUT_MAX: Duration = Duration::from_secs(1);
 
@@ -69,6 +71,7 @@ impl Wire {
         reqwest::Client::builder()
             // Half at most, so that a connection that does not come about is known as such, and certain.
             .connect_timeout((attempt_timeout / 2).min(CONNECT_TIMEOUT_MAX))
+            .pool_idle_timeout(IDLE_MAX)
             // A proxy would answer for a node that is not there, and a redirect would repeat a request unasked.
             .no_proxy()
             .redirect(reqwest::redirect::Policy::none())

@@ -45,7 +45,7 @@ impl Client {
     /// Gives a permit back that was not used. Whether that succeeds changes nothing for anybody but the next in line: the slot
     /// passes unused, or the lease ends by itself.
     async fn give_back(&self, key: &str, permit: u64) {
-        let Ok(_turn) = self.turn().await else {
+        let Ok(_turn) = self.turn(self.timeout).await else {
             self.shared.tally.not_given_back.one();
             return;
         };

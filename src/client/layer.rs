@@ -3,6 +3,7 @@
 use super::Client;
 use super::ask::Ask;
 use super::error::Error;
+use super::lease::Lost;
 use futures::future::BoxFuture;
 use std::fmt;
 use std::mem;
@@ -29,6 +30,9 @@ pub enum ThrottleError<E> {
     /// There was no permit for it: it was not made.
     #[error("no permit: {0}")]
     NoPermit(Error),
+    /// The lease under which it was made is lost: it was dropped on the way, and may have been answered in part.
+    #[error("lease lost: {0}")]
+    LeaseLost(Lost),
     /// The service itself failed.
     #[error("{0}")]
     Inner(E),
@@ -96,7 +100,10 @@ where
         let (client, ask) = (self.layer.client.clone(), (self.layer.ask)(&request));
         Box::pin(async move {
             let pass = client.acquire(ask).await.map_err(ThrottleError::NoPermit)?;
-            let answer = client.run(&pass, inner.call(request)).await.map_err(ThrottleError::NoPermit)?;
+            let answer = client.run(&pass, inner.call(request)).await.map_err(|error| match error {
+                Error::LeaseLost(lost) => ThrottleError::LeaseLost(lost),
+                error => ThrottleError::NoPermit(error),
+            })?;
             answer.map_err(ThrottleError::Inner)
         })
     }

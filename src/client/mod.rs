@@ -20,7 +20,7 @@
 //! | outcome | what it says | what it means for the permit |
 //! |---|---|---|
 //! | [`Pass`] | start now | it is yours |
-//! | [`Error::RateLimited`] | denied by the cluster | nothing was consumed |
+//! | [`Error::RateLimited`] | denied by the cluster | nothing was consumed, unless its detail names an attempt that was lost |
 //! | [`Error::Timeout`] | the caller's patience ended first | nothing is held |
 //! | [`Error::Unavailable`] | nobody decided | certainly nothing was consumed |
 //! | [`Error::OutcomeUnknown`] | the answer was lost for good | a slot may have passed unused |
@@ -29,14 +29,16 @@
 //! Invariants
 //! - A request that may have been applied is sent again only where twice means the same as once: an acquire under its
 //!   request id (every one has one), a change of a policy, a release. A reset is not.
-//! - Doubt sticks: once an attempt was lost on the way, "certainly not granted" is never said of the whole again.
+//! - Doubt sticks: once an attempt was lost on the way, "certainly not granted" is never said of the whole again. A refusal that
+//!   follows names the lost attempt, and "nobody decided" becomes an unknown outcome.
 //! - A wait counts from the receipt of the answer, the deadline of a start window from the first send. Both err on the
 //!   safe side. All clocks are monotonic.
 //! - A permit that nobody uses is given back, also where the call that asked for it was dropped.
 //!
-//! Not here: printing (`cli/`), several keys in one decision (`all_of`).
+//! Not here: printing (`cli/`).
 
 mod acquire;
+mod all_of;
 mod answer;
 mod ask;
 mod background;
@@ -44,6 +46,7 @@ mod backoff;
 mod batch;
 pub mod blocking;
 mod counters;
+mod degrade;
 mod denials;
 mod error;
 mod exchange;
@@ -54,10 +57,12 @@ mod local;
 mod members;
 mod nodes;
 mod options;
+mod outage;
 mod pass;
 mod permit;
 mod policies;
 mod release;
+mod request;
 mod reservation;
 mod round_trip;
 mod rules;
@@ -84,6 +89,7 @@ use denials::Denials;
 use exchange::{Exchange, Reply, Wire};
 use local::Local;
 use nodes::Nodes;
+use outage::Outage;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use round_trip::RoundTrip;
 use rules::Rules;
@@ -117,6 +123,7 @@ struct Shared {
     rules: Rules,
     denials: Denials,
     local: Local,
+    outage: Outage,
     background: Arc<Background>,
     turns: Semaphore,
     /// What the client's own times count from.
@@ -127,6 +134,11 @@ impl Client {
     /// A client of the cluster of these nodes.
     pub fn new(nodes: impl IntoIterator<Item = impl Into<String>>) -> Result<Self, Error> {
         Self::with(&Options::new(nodes))
+    }
+
+    /// A client of the cluster that the environment names. See [`Options::from_env`].
+    pub fn from_env() -> Result<Self, Error> {
+        Self::with(&Options::from_env()?)
     }
 
     /// A client with options of one's own.
@@ -141,6 +153,7 @@ impl Client {
             rules: Rules::default(),
             denials: Denials::default(),
             local: Local::default(),
+            outage: Outage::default(),
             background: Arc::default(),
             turns: Semaphore::new(TURNS),
             began: Stopwatch::start(),
@@ -158,7 +171,7 @@ impl Client {
         self.shared.tally.snapshot()
     }
 
-    /// Waits until everything that is being given back has arrived, or cannot. For the end of a program: what was dropped goes
+    /// Waits until everything that is being given back now has arrived, or cannot. For the end of a program: what was dropped goes
     /// back in the background, and only as long as the runtime lives.
     pub async fn quiet(&self) {
         self.shared.background.quiet().await;
@@ -171,7 +184,7 @@ impl Client {
 
     /// What the node remembers of a key that answers first: its own memory, with at most `limit` permits.
     pub async fn history(&self, key: &str, limit: u32) -> Result<KeyHistoryResponse, Error> {
-        let path = format!("/keys/{}/history?limit={limit}", utf8_percent_encode(key, NON_ALPHANUMERIC));
+        let path = format!("{}/history?limit={limit}", path("keys", key)?);
         Ok(self.ask(&Exchange::get(path), Effect::Nothing).await?.answer)
     }
 

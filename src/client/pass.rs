@@ -2,7 +2,9 @@
 
 use super::Client;
 use super::error::Error;
+use super::lease::Lease;
 use super::permit::Permit;
+use super::request::runtime;
 use std::future::Future;
 use tokio::runtime::Handle;
 
@@ -53,34 +55,44 @@ impl Client {
     /// Does the work under a pass. Where that is a lease, it is renewed while the work goes on and given back afterwards; a lease
     /// that is lost drops the work.
     pub async fn run<T>(&self, pass: &Pass, work: impl Future<Output = T>) -> Result<T, Error> {
-        let Some(mut lease) = pass.permit().and_then(|permit| permit.lease(self)) else { return Ok(work.await) };
-        let ends = GivenBack { client: self.clone(), lease: Some(lease.clone()) };
-        tokio::pin!(work);
-        let keep = lease.keep();
-        tokio::pin!(keep);
-        let done = futures::future::select(work, keep).await;
+        let Some(lease) = pass.permit().and_then(|permit| permit.lease(self)) else { return Ok(work.await) };
+        let mut ends = GivenBack { client: self.clone(), runtime: runtime()?, lease };
+        let done = {
+            tokio::pin!(work);
+            let keep = ends.lease.keep();
+            tokio::pin!(keep);
+            match futures::future::select(work, keep).await {
+                futures::future::Either::Left((result, _)) => Ok(result),
+                futures::future::Either::Right((lost, _)) => Err(lost),
+            }
+        };
         drop(ends);
-        match done {
-            futures::future::Either::Left((result, _)) => Ok(result),
-            futures::future::Either::Right((lost, _)) => Err(Error::LeaseLost(lost)),
+        done.map_err(|lost| {
+            self.shared.tally.leases_lost.one();
+            Error::LeaseLost(lost)
+        })
+    }
+
+    /// Gives a lease back after the work under it, and counts what came of it. It ends by itself where that fails.
+    pub(super) async fn end(&self, lease: Lease) {
+        match lease.release().await {
+            Ok(answer) if answer.released => self.shared.tally.released.one(),
+            Ok(_) | Err(_) => self.shared.tally.not_released.one(),
         }
     }
 }
 
-/// A lease that is given back however the work under it ended, also if it was dropped halfway.
+/// A lease that is given back however the work under it ended, also if it was dropped halfway, on whatever thread.
 struct GivenBack {
     client: Client,
-    lease: Option<super::lease::Lease>,
+    runtime: Handle,
+    /// As it was last renewed.
+    lease: Lease,
 }
 
 impl Drop for GivenBack {
     fn drop(&mut self) {
-        if let (Some(lease), Ok(runtime)) = (self.lease.take(), Handle::try_current()) {
-            let give_back = async move {
-                // It ends by itself if this fails.
-                let _ = lease.release().await;
-            };
-            self.client.shared.background.spawn(&runtime, give_back);
-        }
+        let (client, lease) = (self.client.clone(), self.lease.clone());
+        self.client.shared.background.spawn(&self.runtime, async move { client.end(lease).await });
     }
 }

@@ -52,11 +52,13 @@ fn fate(since_sent: Duration, until_slot: Duration, window: Option<Duration>) ->
 
 impl Permit {
     /// To be called as soon as the answer is there: the wait begins here.
-    pub(super) fn new(grant: AcquireResponse, request_id: String, asked: Stopwatch, sends: u32) -> Self {
+    ///
+    /// `retried`: the id was made for this very question, and an attempt under it came before the last. Then a grant that is
+    /// remembered is that attempt's. Any other was asked for at an instant that we do not know, perhaps by an earlier call under
+    /// the same id. Its window may be over: it is counted as over.
+    pub(super) fn new(grant: AcquireResponse, request_id: String, asked: Stopwatch, retried: bool) -> Self {
         let start_after = Deadline::after(grant.wait_ms.duration());
-        // A grant that is remembered from before our own first send was asked for by somebody else under the same id, at
-        // an instant that we do not know. Its window may be over: count it as over.
-        let others = grant.replayed && sends <= 1;
+        let others = grant.replayed && !retried;
         let within = |window: Millis| (asked, if others { Duration::ZERO } else { window.duration() });
         Self { start_after, start_within: grant.start_before_ms.map(within), request_id, grant }
     }
@@ -89,12 +91,12 @@ impl Permit {
 mod tests {
     use super::*;
 
-    fn permit(wait: &str, start_before: Option<u64>, replayed: bool, sends: u32, asked: Stopwatch) -> Permit {
+    fn permit(wait: &str, start_before: Option<u64>, replayed: bool, retried: bool, asked: Stopwatch) -> Permit {
         let text = format!(r#"{{"granted":true,"key":"k","permit":1,"slot_ms":0,"wait_ms":{wait},"reserved":0}}"#);
         let mut grant: AcquireResponse = serde_json::from_str(&text).unwrap();
         grant.start_before_ms = start_before.map(|ms| Millis::down_from_ns(ms * 1_000_000));
         grant.replayed = replayed;
-        Permit::new(grant, "id".to_owned(), asked, sends)
+        Permit::new(grant, "id".to_owned(), asked, retried)
     }
 
     #[tokio::test]
@@ -102,7 +104,7 @@ mod tests {
         let asked = Stopwatch::start();
         tokio::time::sleep(Duration::from_millis(20)).await;
         let received = Stopwatch::start();
-        assert_eq!(permit("30.5", None, false, 1, asked).wait().await, Ok(()));
+        assert_eq!(permit("30.5", None, false, false, asked).wait().await, Ok(()));
         assert!(received.elapsed() >= Duration::from_micros(30_500));
     }
 
@@ -110,11 +112,11 @@ mod tests {
     async fn deadlines_count_from_the_first_send() {
         let asked = Stopwatch::start();
         tokio::time::sleep(Duration::from_millis(20)).await;
-        assert_eq!(permit("0", Some(19), false, 1, asked).wait().await, Err(TooLate));
-        assert_eq!(permit("0", Some(60_000), false, 3, asked).wait().await, Ok(()));
-        assert_eq!(permit("0", Some(60_000), true, 2, asked).wait().await, Ok(()), "our own retry");
-        assert_eq!(permit("1", Some(60_000), true, 1, asked).wait().await, Err(TooLate), "somebody else's");
-        assert_eq!(permit("0", None, true, 1, asked).wait().await, Ok(()), "it never expires");
+        assert_eq!(permit("0", Some(19), false, false, asked).wait().await, Err(TooLate));
+        assert_eq!(permit("0", Some(60_000), false, true, asked).wait().await, Ok(()));
+        assert_eq!(permit("0", Some(60_000), true, true, asked).wait().await, Ok(()), "our own retry");
+        assert_eq!(permit("1", Some(60_000), true, false, asked).wait().await, Err(TooLate), "somebody else's");
+        assert_eq!(permit("0", None, true, false, asked).wait().await, Ok(()), "it never expires");
     }
 
     #[test]
@@ -127,6 +129,6 @@ mod tests {
         assert_eq!(fate(ms(12), Duration::ZERO, Some(ms(12))), Fate::Start, "the last instant");
         assert_eq!(fate(ms(13), Duration::ZERO, Some(ms(12))), Fate::Dead);
         assert_eq!(fate(Duration::MAX, ms(1), Some(Duration::MAX)), Fate::Wait(ms(1)), "no overflow");
-        assert_eq!(permit("0", Some(60_000), true, 1, Stopwatch::start()).fate(), Fate::Dead, "somebody else's");
+        assert_eq!(permit("0", Some(60_000), true, false, Stopwatch::start()).fate(), Fate::Dead, "somebody else's");
     }
 }

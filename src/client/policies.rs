@@ -51,7 +51,10 @@ impl Client {
         precondition: Option<Precondition>,
     ) -> Result<PolicyResponse, Error> {
         let exchange = Exchange::put(path("policies", name)?, policy)?;
-        let unsettled = match self.ask(&conditional(exchange, precondition), Effect::Repeatable).await {
+        let settled = self.ask(&conditional(exchange, precondition), Effect::Repeatable).await;
+        // Whatever came of it, the limits may be others now.
+        self.shared.denials.forget_all();
+        let unsettled = match settled {
             Ok(settled) => return Ok(settled.answer),
             Err(unsettled) => unsettled,
         };
@@ -67,7 +70,9 @@ impl Client {
     /// Deletes a policy, if it has this revision where one is given.
     pub async fn delete_policy(&self, name: &str, if_match: Option<u64>) -> Result<Removed, Error> {
         let exchange = conditional(Exchange::delete(path("policies", name)?), if_match.map(Precondition::Revision));
-        let unsettled = match self.ask::<PolicyDeleted>(&exchange, Effect::Repeatable).await {
+        let settled = self.ask::<PolicyDeleted>(&exchange, Effect::Repeatable).await;
+        self.shared.denials.forget_all();
+        let unsettled = match settled {
             Ok(settled) => {
                 let PolicyDeleted { name, revision, .. } = settled.answer;
                 return Ok(Removed { name, revision: Some(revision) });
@@ -113,7 +118,7 @@ fn by_state(unsettled: Unsettled) -> Result<Refusal, Error> {
         {
             Ok(Refusal { problem, doubt })
         }
-        Unsettled { error, .. } => Err(error),
+        unsettled => Err(unsettled.into()),
     }
 }
 

@@ -32,6 +32,8 @@ impl Client {
     ///
     /// Not repeated once it may have been applied: a second reset would forget what was granted after the first.
     pub async fn reset_key(&self, key: &str) -> Result<ResetResponse, Error> {
-        Ok(self.ask(&Exchange::delete(path("keys", key)?), Effect::Once).await?.answer)
+        let settled = self.ask(&Exchange::delete(path("keys", key)?), Effect::Once).await;
+        self.shared.denials.forget(key);
+        Ok(settled?.answer)
     }
 }

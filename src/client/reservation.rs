@@ -28,7 +28,11 @@ pub struct Reservation {
 #[derive(Debug)]
 pub(super) enum Place {
     Cluster(Box<Held>),
-    Local(Deadline),
+    /// This process's own pace has its next start at `due`. It is taken only then; the cluster is asked once more at `again`.
+    Local {
+        due: Deadline,
+        again: Deadline,
+    },
     Open,
 }
 
@@ -45,7 +49,7 @@ impl Reservation {
                 Fate::Wait(left) => left,
                 Fate::Start | Fate::Dead => Duration::ZERO,
             },
-            Place::Local(start) => start.remaining(),
+            Place::Local { due, .. } => due.remaining(),
             Place::Open => Duration::ZERO,
         }
     }
@@ -54,7 +58,7 @@ impl Reservation {
     pub fn number(&self) -> Option<u64> {
         match &self.place {
             Place::Cluster(held) => Some(held.permit().grant.permit),
-            Place::Local(_) | Place::Open => None,
+            Place::Local { .. } | Place::Open => None,
         }
     }
 
@@ -64,10 +68,23 @@ impl Reservation {
         let mut dead = 0;
         loop {
             let held = match self.place {
-                Place::Open => return Ok(Pass { key: self.ask.key, source: Source::Open }),
-                Place::Local(start) => {
-                    sleep_until(start.instant()).await;
-                    return Ok(Pass { key: self.ask.key, source: Source::Local });
+                Place::Open => {
+                    self.client.shared.tally.open.one();
+                    return Ok(Pass { key: self.ask.key, source: Source::Open });
+                }
+                Place::Local { due, again } => {
+                    sleep_until(due.min(again).instant()).await;
+                    let next = if due.passed() {
+                        let left = self.patience.map(|patience| patience.remaining());
+                        self.client.start_locally(&self.ask, left)?
+                    } else {
+                        Some(self.client.place(&self.ask, self.patience, 0).await?)
+                    };
+                    match next {
+                        Some(place) => self.place = place,
+                        None => return Ok(Pass { key: self.ask.key, source: Source::Local }),
+                    }
+                    continue;
                 }
                 Place::Cluster(held) => held,
             };

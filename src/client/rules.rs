@@ -3,12 +3,16 @@
 use super::ask::Ask;
 use crate::api::{Kind, Limit};
 use crate::limiter::Rate;
+use crate::limits::{LEAD_NS_MAX, MAX_RESERVED_DEFAULT};
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Keys remembered at once; of more, only what the question itself says is known.
 const KEYS_MAX: usize = 10_000;
+/// How long a refused lead is not tried again: the round trip that it came from may have been an exception.
+const NO_LEAD_FOR: Duration = Duration::from_secs(60);
+const LEAD_MAX: Duration = Duration::from_nanos(LEAD_NS_MAX);
 
 /// Limits by key, as the last grant had them.
 #[derive(Debug, Default)]
@@ -17,8 +21,8 @@ pub(super) struct Rules(Mutex<HashMap<String, Rule>>);
 #[derive(Debug, Clone)]
 struct Rule {
     limit: Limit,
-    /// Whether the cluster said that a lead can never be granted.
-    no_lead: bool,
+    /// The cluster said that a lead can never be granted; until this instant it is not asked again.
+    no_lead_until: Duration,
 }
 
 impl Rules {
@@ -28,34 +32,36 @@ impl Rules {
         let room = rules.len() < KEYS_MAX;
         match rules.get_mut(key) {
             Some(rule) if rule.limit == *limit => {}
-            Some(rule) => *rule = Rule { limit: limit.clone(), no_lead: false },
+            Some(rule) => *rule = Rule { limit: limit.clone(), no_lead_until: Duration::ZERO },
             None if room => {
-                rules.insert(key.to_owned(), Rule { limit: limit.clone(), no_lead: false });
+                rules.insert(key.to_owned(), Rule { limit: limit.clone(), no_lead_until: Duration::ZERO });
             }
             None => {}
         }
     }
 
-    /// A lead can never be granted for this question. `false` if that cannot be remembered.
-    pub(super) fn refuse_leads(&self, ask: &Ask) -> bool {
+    /// A lead can never be granted for this question, as things stand. `false` if that cannot be remembered.
+    pub(super) fn refuse_leads(&self, ask: &Ask, now: Duration) -> bool {
+        let until = now.saturating_add(NO_LEAD_FOR);
         let mut rules = self.lock();
         if let Some(rule) = rules.get_mut(&ask.key) {
-            rule.no_lead = true;
+            rule.no_lead_until = until;
             return true;
         }
         let room = rules.len() < KEYS_MAX;
         if let Some(limit) = ask.limit.as_ref().filter(|_| room) {
-            rules.insert(ask.key.clone(), Rule { limit: limit.clone(), no_lead: true });
+            rules.insert(ask.key.clone(), Rule { limit: limit.clone(), no_lead_until: until });
             return true;
         }
         false
     }
 
-    /// Whether a slot ahead of now can be asked for. Of a key that nothing is known of: no.
-    pub(super) fn lead_goes(&self, ask: &Ask) -> bool {
+    /// How far ahead of now a slot can be asked for at most. Of a key that nothing is known of: not at all.
+    pub(super) fn lead_max(&self, ask: &Ask, now: Duration) -> Option<Duration> {
         match self.lock().get(&ask.key) {
-            Some(rule) => !rule.no_lead && has_slots(&rule.limit),
-            None => ask.limit.as_ref().is_some_and(has_slots),
+            Some(rule) if now < rule.no_lead_until => None,
+            Some(rule) => lead_max_of(&rule.limit),
+            None => lead_max_of(ask.limit.as_ref()?),
         }
     }
 
@@ -73,11 +79,20 @@ impl Rules {
     }
 }
 
-/// Whether permits of this limit have slots that may lie ahead.
-fn has_slots(limit: &Limit) -> bool {
-    match limit {
-        Limit::Text(_) => true,
-        Limit::Members(members) => matches!(members.kind, None | Some(Kind::Spacing | Kind::Bucket)),
+/// How far ahead slots of this limit may lie: spacing reserves so many intervals, a bucket has no bound of its own, and permits of
+/// other kinds have no slots. A lead past that can never be granted.
+fn lead_max_of(limit: &Limit) -> Option<Duration> {
+    let (kind, reserved) = match limit {
+        Limit::Text(_) => (Kind::Spacing, None),
+        Limit::Members(members) => (members.kind.unwrap_or(Kind::Spacing), members.max_reserved),
+    };
+    match kind {
+        Kind::Bucket => Some(LEAD_MAX),
+        Kind::Spacing => {
+            let reserved = reserved.map_or(MAX_RESERVED_DEFAULT, |many| u32::try_from(many).unwrap_or(u32::MAX));
+            Some(interval_of(limit)?.saturating_mul(reserved).min(LEAD_MAX))
+        }
+        _ => None,
     }
 }
 
@@ -119,16 +134,31 @@ mod tests {
     }
 
     #[test]
-    fn a_lead_goes_with_slots_until_it_is_refused() {
-        let (rules, ask) = (Rules::default(), Ask::new("k").limit("1/s"));
-        assert!(rules.lead_goes(&ask));
-        assert!(!rules.lead_goes(&Ask::new("k")), "nothing is known yet");
-        assert!(!rules.lead_goes(&Ask::new("k").limit(members(Kind::Window, Some("9/s")))));
-        assert!(!rules.refuse_leads(&Ask::new("k")) && rules.refuse_leads(&ask));
-        assert!(!rules.lead_goes(&ask));
+    fn a_lead_goes_with_slots_until_it_is_refused_and_again_after_a_while() {
+        let (rules, ask, now) = (Rules::default(), Ask::new("k").limit("1/s"), Duration::from_secs(5));
+        let goes = |ask: &Ask, now| rules.lead_max(ask, now).is_some();
+        assert!(goes(&ask, now));
+        assert!(!goes(&Ask::new("k"), now), "nothing is known yet");
+        assert!(!goes(&Ask::new("k").limit(members(Kind::Window, Some("9/s"))), now));
+        assert!(!rules.refuse_leads(&Ask::new("k"), now) && rules.refuse_leads(&ask, now));
+        assert!(!goes(&ask, now));
         rules.learn("k", &Limit::from("1/s"));
-        assert!(!rules.lead_goes(&ask), "the same limit");
+        assert!(!goes(&ask, now), "the same limit");
+        assert!(goes(&ask, now + NO_LEAD_FOR), "the way may be short again");
         rules.learn("k", &Limit::from("2/s"));
-        assert!(rules.lead_goes(&ask), "another one");
+        assert!(goes(&ask, now), "another one");
+    }
+
+    /// "A lead longer than what spacing reserves is `never`."
+    #[test]
+    fn a_lead_lies_within_what_the_limit_reserves() {
+        let spaced = |max_reserved| {
+            let rate = Some("1/50ms".to_owned());
+            lead_max_of(&LimitMembers { rate, max_reserved, ..LimitMembers::default() }.into())
+        };
+        assert_eq!(lead_max_of(&Limit::from("1/50ms")), Some(Duration::from_millis(500)));
+        assert_eq!((spaced(Some(3)), spaced(Some(0))), (Some(Duration::from_millis(150)), Some(Duration::ZERO)));
+        assert_eq!(lead_max_of(&members(Kind::Bucket, Some("1/ms"))), Some(LEAD_MAX));
+        assert_eq!(lead_max_of(&members(Kind::Concurrency, None)), None);
     }
 }

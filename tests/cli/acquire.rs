@@ -23,7 +23,7 @@ fn exit_codes_tell_denied_from_unavailable_from_unknown() {
         (problem(504, "outcome_unknown"), 5, "outcome_unknown"),
     ] {
         let fake = Fake::new(vec![act]);
-        let ran = run(&mut quorate(&["acquire", "k", "--json", "--timeout", "300ms", "--nodes", &fake.url]));
+        let ran = run(&mut quorate(&["acquire", "k", "--json", "--timeout", "2s", "--nodes", &fake.url]));
         assert_eq!(ran.code, code, "{}", ran.err);
         let json: serde_json::Value = serde_json::from_str(&ran.out).expect("one JSON object");
         if code == 0 {
@@ -38,7 +38,7 @@ fn exit_codes_tell_denied_from_unavailable_from_unknown() {
 #[test]
 fn an_unknown_outcome_names_the_id_to_ask_again_under() {
     let fake = Fake::new(vec![Act::HangUp]);
-    let ran = run(&mut quorate(&["acquire", "k", "--timeout", "200ms", "--nodes", &fake.url]));
+    let ran = run(&mut quorate(&["acquire", "k", "--timeout", "2s", "--nodes", &fake.url]));
     assert_eq!(ran.code, 5);
     assert!(ran.err.contains(&format!("--request-id {}", fake.request_ids()[0])), "{}", ran.err);
     let fake = Fake::new(vec![granted("0")]);

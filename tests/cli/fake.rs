@@ -1,7 +1,8 @@
 //! A node that says what a test tells it to: a listener, a script of replies, and a record of what was asked.
 
+use socket2::{Domain, Socket, Type};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
@@ -160,8 +161,11 @@ pub(crate) fn problem(status: u16, code: &str) -> Act {
     Act::Answer(status, vec![("content-type", "application/problem+json".to_owned())], body)
 }
 
-/// The URL of a port where nobody listens.
+/// The URL of a port where nobody listens, and nobody else can: it stays bound until the test process ends.
 pub(crate) fn nobody() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    format!("http://{}", listener.local_addr().expect("an address"))
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+    socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into()).expect("a free port");
+    let address = socket.local_addr().expect("an address").as_socket().expect("of the Internet");
+    std::mem::forget(socket);
+    format!("http://{address}")
 }

@@ -106,7 +106,7 @@ fn exit_codes_tell_unavailable_from_unknown() {
     for (act, read, write) in [(problem(503, "no_leader"), 4, 4), (Act::HangUp, 4, 5)] {
         let fake = Fake::new(vec![act]);
         let code = |arguments: &[&str]| {
-            run(quorate(&["policy"]).args(arguments).args(["--timeout", "700ms", "--nodes", &fake.url])).code
+            run(quorate(&["policy"]).args(arguments).args(["--timeout", "2s", "--nodes", &fake.url])).code
         };
         assert_eq!((code(&["get"]), code(&["get", "a"]), code(&["apply", &file])), (read, read, read));
         assert_eq!((code(&["rm", "a"]), code(&["set", "a", "--match", "a", "--limit", "1/s"])), (write, write));
@@ -289,7 +289,7 @@ fn nobody_deciding_is_certain_and_no_answer_is_not() {
         (Fault::NoQuorum, 4, "\nquorate: not applied: b\n"),
         (Fault::RequestLost, 5, "\nquorate: may or may not be applied: b\n"),
     ] {
-        let ran = apply(&after(&fault), &text, &["--timeout", "300ms"]);
+        let ran = apply(&after(&fault), &text, &["--timeout", "2s"]);
         assert_eq!(ran.code, code, "{}", ran.err);
         assert!(ran.err.contains("\nquorate: applied: a\n") && ran.err.contains(said), "{}", ran.err);
     }

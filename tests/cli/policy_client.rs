@@ -6,10 +6,17 @@ use quorate::api::{Code, Limit, PolicyRequest};
 use quorate::client::{Client, Error, Options, Precondition};
 use std::time::Duration;
 
-fn client(fake: &Fake, timeout_ms: u64) -> Client {
-    let timeout = Duration::from_millis(timeout_ms);
-    Client::with(&Options { timeout, attempt_timeout: Duration::from_millis(300), ..Options::new([&fake.url]) })
-        .unwrap()
+fn client(fake: &Fake) -> Client {
+    with(fake, Duration::from_secs(20), Duration::from_secs(5))
+}
+
+/// One that gives up soon, where the node never decides.
+fn impatient(fake: &Fake) -> Client {
+    with(fake, Duration::from_secs(2), Duration::from_secs(2))
+}
+
+fn with(fake: &Fake, timeout: Duration, attempt_timeout: Duration) -> Client {
+    Client::with(&Options { timeout, attempt_timeout, ..Options::new([&fake.url]) }).unwrap()
 }
 
 fn policy(pattern: &str, limit: &str) -> PolicyRequest {
@@ -27,7 +34,7 @@ fn code(error: &Error) -> Option<Code> {
 #[tokio::test]
 async fn policies_are_put_read_and_deleted() {
     let rules = Rules::new(&[("a", "a:*", "1/6s")]);
-    let client = client(&rules.fake, 5_000);
+    let client = client(&rules.fake);
     let put = client.put_policy("b", &policy("b", "1/s"), Some(Precondition::Absent)).await.unwrap();
     assert_eq!((put.name.as_str(), put.revision), ("b", 2));
     assert_eq!(client.put_policy("b", &policy("b", "1/s"), None).await.unwrap().revision, 2, "nothing changed");
@@ -54,7 +61,7 @@ async fn policies_are_put_read_and_deleted() {
 #[tokio::test]
 async fn refusals_are_final_where_nothing_was_lost() {
     let rules = Rules::new(&[("a", "a", "1/6s"), ("b", "b", "1/6s")]);
-    let client = client(&rules.fake, 5_000);
+    let client = client(&rules.fake);
     for (name, pattern, precondition, wanted) in [
         ("a", "a", Some(Precondition::Revision(7)), Code::RevisionMismatch),
         ("a", "a", Some(Precondition::Absent), Code::RevisionMismatch),
@@ -75,13 +82,13 @@ async fn a_lost_answer_to_a_put_is_found_out() {
     for precondition in [None, Some(Precondition::Revision(1)), Some(Precondition::Exists)] {
         for fault in [Fault::AnswerLost, Fault::RequestLost] {
             let rules = Rules::new(&[("a", "a", "1/6s")]).fault(0, fault.clone());
-            let put = client(&rules.fake, 5_000).put_policy("a", &policy("a", "1/s"), precondition).await;
+            let put = client(&rules.fake).put_policy("a", &policy("a", "1/s"), precondition).await;
             assert_eq!(put.unwrap().revision, 2, "{precondition:?} {fault:?}");
             assert_eq!(rules.stored(), ["a a 1/s"]);
         }
     }
     let rules = Rules::new(&[]).fault(0, Fault::AnswerLost);
-    let put = client(&rules.fake, 5_000).put_policy("a", &policy("a", "1/s"), Some(Precondition::Absent)).await;
+    let put = client(&rules.fake).put_policy("a", &policy("a", "1/s"), Some(Precondition::Absent)).await;
     assert_eq!(put.unwrap().revision, 1);
 }
 
@@ -90,17 +97,17 @@ async fn a_lost_answer_to_a_put_is_found_out() {
 async fn a_lost_put_and_somebody_elses_change_is_an_unknown_outcome() {
     let lost = || Rules::new(&[("a", "a", "1/6s")]).fault(0, Fault::RequestLost);
     let rules = lost().fault(1, Fault::Intruder("a", "other"));
-    let client_ = client(&rules.fake, 5_000);
+    let client_ = client(&rules.fake);
     let error = client_.put_policy("a", &policy("a", "1/s"), Some(Precondition::Revision(1))).await.unwrap_err();
     assert!(matches!(&error, Error::OutcomeUnknown { request_id: None, .. }), "{error:?}");
     assert!(error.to_string().contains("said revision_mismatch"), "{error}");
     // The same where another policy takes the pattern.
     let rules = lost().fault(1, Fault::Intruder("b", "c"));
-    let error = client(&rules.fake, 5_000).put_policy("a", &policy("c", "1/s"), None).await.unwrap_err();
+    let error = client(&rules.fake).put_policy("a", &policy("c", "1/s"), None).await.unwrap_err();
     assert!(matches!(error, Error::OutcomeUnknown { .. }), "{error:?}");
     // And of a delete, where somebody else's is there afterwards.
     let rules = lost().fault(1, Fault::Intruder("a", "other"));
-    let error = client(&rules.fake, 5_000).delete_policy("a", Some(1)).await.unwrap_err();
+    let error = client(&rules.fake).delete_policy("a", Some(1)).await.unwrap_err();
     assert!(matches!(error, Error::OutcomeUnknown { .. }), "{error:?}");
 }
 
@@ -108,20 +115,20 @@ async fn a_lost_put_and_somebody_elses_change_is_an_unknown_outcome() {
 async fn a_lost_answer_to_a_delete_is_found_out() {
     for if_match in [None, Some(1)] {
         let rules = Rules::new(&[("a", "a", "1/6s")]).fault(0, Fault::AnswerLost);
-        let removed = client(&rules.fake, 5_000).delete_policy("a", if_match).await.unwrap();
+        let removed = client(&rules.fake).delete_policy("a", if_match).await.unwrap();
         assert_eq!((removed.name.as_str(), removed.revision), ("a", None));
         let rules = Rules::new(&[("a", "a", "1/6s")]).fault(0, Fault::RequestLost);
-        assert_eq!(client(&rules.fake, 5_000).delete_policy("a", if_match).await.unwrap().revision, Some(2));
+        assert_eq!(client(&rules.fake).delete_policy("a", if_match).await.unwrap().revision, Some(2));
     }
 }
 
 #[tokio::test]
 async fn a_change_that_nobody_answers_is_unknown_and_one_that_nobody_takes_is_not() {
     let silent = Fake::new(vec![Act::HangUp]);
-    let error = client(&silent, 300).put_policy("a", &policy("a", "1/s"), None).await.unwrap_err();
+    let error = impatient(&silent).put_policy("a", &policy("a", "1/s"), None).await.unwrap_err();
     assert!(matches!(error, Error::OutcomeUnknown { request_id: None, .. }), "{error:?}");
     let minority = Fake::new(vec![problem(503, "no_quorum")]);
-    let error = client(&minority, 300).delete_policy("a", None).await.unwrap_err();
+    let error = impatient(&minority).delete_policy("a", None).await.unwrap_err();
     assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
 }
 
@@ -132,14 +139,14 @@ async fn a_release_is_repeated_and_says_what_it_may_have_done_before() {
         Act::Answer(200, Vec::new(), body.to_string())
     };
     let fake = Fake::new(vec![Act::HangUp, answer(false, "given back before")]);
-    let late = client(&fake, 5_000).release("k", 7).await.unwrap();
+    let late = client(&fake).release("k", 7).await.unwrap();
     assert!(!late.released);
     let detail = late.detail.unwrap();
     assert!(detail.starts_with("given back before (perhaps by an attempt whose answer was lost:"), "{detail}");
     let fake = Fake::new(vec![answer(false, "given back before")]);
-    assert_eq!(client(&fake, 5_000).release("k", 7).await.unwrap().detail.as_deref(), Some("given back before"));
+    assert_eq!(client(&fake).release("k", 7).await.unwrap().detail.as_deref(), Some("given back before"));
     let fake = Fake::new(vec![problem(404, "no_permit")]);
-    assert_eq!(code(&client(&fake, 5_000).release("k", 7).await.unwrap_err()), Some(Code::NoPermit));
+    assert_eq!(code(&client(&fake).release("k", 7).await.unwrap_err()), Some(Code::NoPermit));
     assert_eq!(fake.asked(), ["POST /release HTTP/1.1\n{\"key\":\"k\",\"permit\":7}"]);
 }
 
@@ -147,7 +154,7 @@ async fn a_release_is_repeated_and_says_what_it_may_have_done_before() {
 async fn a_renewal_is_repeated() {
     let body = r#"{"renewed":true,"key":"k","permit":7,"lease_ms":30000,"start_before_ms":29970.0}"#;
     let fake = Fake::new(vec![Act::HangUp, Act::Answer(200, Vec::new(), body.to_owned())]);
-    assert_eq!(client(&fake, 5_000).renew("k", 7).await.unwrap().lease_ms.micros(), 30_000_000);
+    assert_eq!(client(&fake).renew("k", 7).await.unwrap().lease_ms.micros(), 30_000_000);
     assert_eq!(fake.asked(), ["POST /renew HTTP/1.1\n{\"key\":\"k\",\"permit\":7}"; 2]);
 }
 
@@ -157,19 +164,20 @@ async fn a_reset_is_never_repeated_in_doubt() {
     let done = Act::Answer(200, Vec::new(), r#"{"reset":true,"key":"k"}"#.to_owned());
     for lost in [Act::HangUp, Act::Silence, problem(504, "outcome_unknown")] {
         let fake = Fake::new(vec![lost, done.clone()]);
-        let error = client(&fake, 5_000).reset_key("k").await.unwrap_err();
+        // Only silence takes as long as an attempt may.
+        let error = impatient(&fake).reset_key("k").await.unwrap_err();
         assert!(matches!(error, Error::OutcomeUnknown { request_id: None, .. }), "{error:?}");
         assert_eq!(fake.asked(), ["DELETE /keys/k HTTP/1.1\n"]);
     }
     let fake = Fake::new(vec![problem(503, "no_leader"), done]);
-    assert!(client(&fake, 5_000).reset_key("k").await.unwrap().reset, "certainly not applied the first time");
+    assert!(client(&fake).reset_key("k").await.unwrap().reset, "certainly not applied the first time");
 }
 
 /// Dots mean directories to whatever reads URLs: `DELETE /policies/..` would be `DELETE /`.
 #[tokio::test]
 async fn what_no_url_can_carry_is_not_sent() {
     let fake = Fake::new(vec![Act::HangUp]);
-    let client = client(&fake, 300);
+    let client = client(&fake);
     for name in ["", ".", ".."] {
         assert!(matches!(client.policy(name).await, Err(Error::Misuse(_))), "{name:?}");
         assert!(matches!(client.delete_policy(name, None).await, Err(Error::Misuse(_))), "{name:?}");

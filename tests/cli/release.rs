@@ -61,7 +61,7 @@ fn exit_codes_tell_refused_from_unavailable_from_unknown() {
             (Act::HangUp, 5, "outcome_unknown"),
         ] {
             let fake = Fake::new(vec![act]);
-            let ran = run(quorate(arguments).args(["--json", "--timeout", "300ms", "--nodes", &fake.url]));
+            let ran = run(quorate(arguments).args(["--json", "--timeout", "2s", "--nodes", &fake.url]));
             assert_eq!(ran.code, code, "{arguments:?}: {}", ran.err);
             let json: serde_json::Value = serde_json::from_str(&ran.out).expect("one JSON object");
             assert_eq!(json["code"], word, "{arguments:?}");

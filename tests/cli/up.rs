@@ -61,8 +61,8 @@ impl Up {
         }
     }
 
-    fn acquire(&self, key: &str) -> Value {
-        let ran = run(&mut quorate(&["acquire", key, "--limit", "1/50ms", "--json", "--nodes", &self.urls]));
+    fn acquire(&self, key: &str, limit: &str) -> Value {
+        let ran = run(&mut quorate(&["acquire", key, "--limit", limit, "--json", "--nodes", &self.urls]));
         assert_eq!(ran.code, 0, "{}", ran.err);
         serde_json::from_str(&ran.out).expect("a grant")
     }
@@ -118,9 +118,10 @@ fn a_cluster_in_one_terminal() {
 
     // It becomes ready and grants.
     let ready = up.wait_for("ready");
-    let first = up.acquire("k");
+    // Slow enough to be in use still when the next process has looked.
+    let first = up.acquire("seen", "1/1m");
     assert_eq!(first["granted"], true);
-    let key = run(&mut quorate(&["key", "k", "--json", "--nodes", &up.urls]));
+    let key = run(&mut quorate(&["key", "seen", "--json", "--nodes", &up.urls]));
     assert_eq!(serde_json::from_str::<Value>(&key.out).unwrap()["permit"], first["permit"], "{}", key.err);
 
     // The leader is killed: that is told, another one leads, and the node comes back.
@@ -131,7 +132,7 @@ fn a_cluster_in_one_terminal() {
     assert_eq!((died["node"].as_u64(), died["how"].as_str()), (Some(leader), Some("was killed (signal 9)")));
     assert_eq!(up.wait_for("started")["node"].as_u64(), Some(leader));
     up.wait_until_whole();
-    let second = up.acquire("k");
+    let second = up.acquire("k", "1/50ms");
     assert!(second["permit"].as_u64() > first["permit"].as_u64());
 
     // It stops in good order, and leaves nothing behind but its data.
@@ -145,7 +146,7 @@ fn a_cluster_in_one_terminal() {
     let mut up = Up::start(&data, &[]);
     up.wait_for("ready");
     assert_eq!(up.urls, urls);
-    let third = up.acquire("k");
+    let third = up.acquire("k", "1/50ms");
     assert!(third["permit"].as_u64() > second["permit"].as_u64(), "nothing is forgotten");
 
     // Killed without a word, it takes its children along.

@@ -41,7 +41,7 @@ async fn ask_and_go_away(client: &Client, fake: &Fake) {
 }
 
 fn client(fake: &Fake) -> Client {
-    Client::with(&Options { timeout: Duration::from_secs(5), ..Options::new([&fake.url]) }).unwrap()
+    Client::with(&Options { timeout: Duration::from_secs(30), ..Options::new([&fake.url]) }).unwrap()
 }
 
 #[tokio::test]

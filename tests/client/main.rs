@@ -4,7 +4,11 @@
 
 mod cancelled;
 mod degraded;
+mod doubt;
 mod leaders;
+mod leases;
+mod outages;
+mod patience;
 mod retries;
 mod scraper;
 mod scripted;

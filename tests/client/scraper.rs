@@ -11,7 +11,7 @@ use std::time::Duration;
 
 const PAGES: usize = 12;
 const INTERVAL: Duration = Duration::from_millis(50);
-const LIMIT: &str = r#"{"rate":"1/50ms","start_window":"100ms"}"#;
+const LIMIT: &str = r#"{"rate":"1/50ms","start_window":"500ms"}"#;
 
 /// Builds the example, which costs nothing where all tests run, and says where it is.
 fn scraper() -> String {

@@ -10,24 +10,24 @@ use std::time::Duration;
 
 const MS: Duration = Duration::from_millis(1);
 
-fn options(nodes: &[&Fake]) -> Options {
+pub(super) fn options(nodes: &[&Fake]) -> Options {
     let nodes = nodes.iter().map(|node| node.url.clone());
-    Options { timeout: 5_000 * MS, attempt_timeout: 300 * MS, ..Options::new(nodes) }
+    Options { timeout: 30_000 * MS, attempt_timeout: 10_000 * MS, ..Options::new(nodes) }
 }
 
-fn client(nodes: &[&Fake]) -> Client {
+pub(super) fn client(nodes: &[&Fake]) -> Client {
     Client::with(&options(nodes)).unwrap()
 }
 
-fn ask() -> Ask {
+pub(super) fn ask() -> Ask {
     Ask::new("k").limit("1/6s")
 }
 
-fn released() -> Act {
+pub(super) fn released() -> Act {
     Act::Answer(200, Vec::new(), r#"{"released":true,"key":"k","permit":7}"#.to_owned())
 }
 
-fn denied(reason: &str, retry_after_ms: u32) -> Act {
+pub(super) fn denied(reason: &str, retry_after_ms: u32) -> Act {
     let body = format!(
         r#"{{"type":"urn:quorate:error:denied","title":"t","status":429,"detail":"full","code":"denied","granted":false,
             "key":"k","reason":"{reason}","retry_after_ms":{retry_after_ms}}}"#
@@ -36,7 +36,7 @@ fn denied(reason: &str, retry_after_ms: u32) -> Act {
 }
 
 /// A node that takes permits back and follows a script for the rest.
-fn node(acts: Vec<Act>) -> Fake {
+pub(super) fn node(acts: Vec<Act>) -> Fake {
     let next = AtomicUsize::new(0);
     Fake::with(move |request| {
         if request.path == "/release" {
@@ -46,12 +46,12 @@ fn node(acts: Vec<Act>) -> Fake {
     })
 }
 
-fn body(request: &Request) -> Value {
+pub(super) fn body(request: &Request) -> Value {
     serde_json::from_str(&request.body).unwrap()
 }
 
 /// The bodies of all that was asked for.
-fn acquires(fake: &Fake) -> Vec<Value> {
+pub(super) fn acquires(fake: &Fake) -> Vec<Value> {
     fake.requests().iter().filter(|request| request.path == "/acquire").map(body).collect()
 }
 
@@ -63,9 +63,10 @@ fn id(body: &Value) -> &str {
 #[tokio::test]
 async fn the_deadline_counts_from_the_first_send_of_a_retried_request() {
     let silent = Fake::new(vec![Act::Silence]);
-    let short = Act::Answer(200, Vec::new(), grant("0", r#","start_before_ms":250"#));
+    // Shorter than the attempt that nobody answers, longer than one that somebody does.
+    let short = Act::Answer(200, Vec::new(), grant("0", r#","start_before_ms":2900"#));
     let other = node(vec![short]);
-    let client = client(&[&silent, &other]);
+    let client = Client::with(&Options { attempt_timeout: 3_000 * MS, ..options(&[&silent, &other]) }).unwrap();
     let pass = client.acquire(ask()).await.unwrap();
     assert_eq!(pass.number(), Some(7));
     client.quiet().await;
@@ -81,10 +82,10 @@ async fn the_deadline_counts_from_the_first_send_of_a_retried_request() {
 #[tokio::test]
 async fn an_attempt_that_was_certainly_refused_is_no_send() {
     let slow = Fake::with(|_| {
-        thread::sleep(200 * MS);
+        thread::sleep(2_000 * MS);
         problem(503, "no_leader")
     });
-    let other = node(vec![Act::Answer(200, Vec::new(), grant("0", r#","start_before_ms":150"#))]);
+    let other = node(vec![Act::Answer(200, Vec::new(), grant("0", r#","start_before_ms":1900"#))]);
     let client = client(&[&slow, &other]);
     client.acquire(ask()).await.unwrap();
     assert_eq!((client.counters().dead, acquires(&other).len()), (0, 1));
@@ -94,10 +95,10 @@ async fn an_attempt_that_was_certainly_refused_is_no_send() {
 #[tokio::test]
 async fn doubt_keeps_the_first_send_whatever_comes_after() {
     let slow = Fake::with(|_| {
-        thread::sleep(200 * MS);
+        thread::sleep(2_000 * MS);
         Act::Answer(503, Vec::new(), "<html>busy</html>".to_owned())
     });
-    let other = node(vec![Act::Answer(200, Vec::new(), grant("0", r#","start_before_ms":150"#))]);
+    let other = node(vec![Act::Answer(200, Vec::new(), grant("0", r#","start_before_ms":1900"#))]);
     let client = client(&[&slow, &other]);
     client.acquire(ask()).await.unwrap();
     assert_eq!((client.counters().dead, acquires(&other).len()), (1, 2));
@@ -141,18 +142,17 @@ async fn a_denied_acquire_waits_and_asks_again() {
 async fn who_has_no_patience_is_told_at_once() {
     let fake = node(vec![denied("would_wait_too_long", 60_000)]);
     let client = client(&[&fake]);
-    let error = client.acquire(ask().max_wait(500 * MS)).await.unwrap_err();
-    assert!(matches!(error, Error::RateLimited(_)), "{error:?}");
-    assert_eq!(error.retry_after(), Some(60_000 * MS));
+    let error = client.acquire(ask().max_wait(3_000 * MS)).await.unwrap_err();
+    assert!(matches!(&error, Error::Timeout { detail } if detail.contains("full")), "{error:?}");
     let asked = acquires(&fake);
     assert_eq!(asked.len(), 1);
-    assert!(asked[0]["max_wait_ms"].as_f64().unwrap() <= 500.0);
+    assert!(asked[0]["max_wait_ms"].as_f64().unwrap() <= 3_000.0);
 }
 
 #[tokio::test]
 async fn patience_ends_while_places_come_and_go() {
     let fake = node(vec![denied("in_flight_full", 30)]);
-    let error = client(&[&fake]).acquire(ask().max_wait(200 * MS)).await.unwrap_err();
+    let error = client(&[&fake]).acquire(ask().max_wait(3_000 * MS)).await.unwrap_err();
     assert!(matches!(error, Error::Timeout { .. } | Error::RateLimited(_)), "{error:?}");
     assert!(acquires(&fake).len() >= 2, "it was asked again before that");
 }
@@ -187,9 +187,10 @@ async fn a_denial_is_remembered_until_it_is_worth_asking_again() {
 
 #[tokio::test]
 async fn the_lead_is_the_measured_round_trip() {
-    let slow = Fake::with(|_| {
+    let slow = Fake::with(|request| {
         thread::sleep(30 * MS);
-        granted("0")
+        let key = body(request)["key"].as_str().unwrap().to_owned();
+        Act::Answer(200, Vec::new(), grant("0", "").replace(r#""key":"k""#, &format!(r#""key":"{key}""#)))
     });
     let measuring = client(&[&slow]);
     for _ in 0..2 {
@@ -198,8 +199,8 @@ async fn the_lead_is_the_measured_round_trip() {
     let leads: Vec<_> = acquires(&slow).iter().map(|body| body["lead_ms"].as_f64()).collect();
     assert_eq!(leads[0], None, "nothing was measured yet");
     assert!(leads[1].is_some_and(|lead| lead >= 30.0), "{leads:?}");
-    measuring.acquire(ask().max_wait(5 * MS)).await.unwrap();
-    assert!(acquires(&slow)[2]["lead_ms"].as_f64().unwrap() <= 5.0, "never past the patience");
+    measuring.acquire(ask().max_wait(25 * MS)).await.unwrap();
+    assert!(acquires(&slow)[2]["lead_ms"].as_f64().unwrap() <= 25.0, "never past the patience");
     measuring.acquire(Ask::new("nothing is known of it")).await.unwrap();
     assert_eq!(acquires(&slow)[3].get("lead_ms"), None);
     let fixed = Client::with(&Options { lead: Lead::Fixed(77 * MS), ..options(&[&slow]) }).unwrap();

@@ -21,13 +21,21 @@ fn spaced(rate: &str, max_reserved: u64) -> Limit {
     members.into()
 }
 
-/// How many are in flight. A key that nobody uses is forgotten.
-fn in_flight_now(looked: Result<KeyResponse, Error>) -> u64 {
+/// A key as it is now; `None` if nobody uses it, because it is forgotten then.
+fn seen(looked: Result<KeyResponse, Error>) -> Option<KeyResponse> {
     match looked {
-        Ok(key) => key.in_flight,
-        Err(Error::Refused(problem)) if problem.code == Code::NoLimit => 0,
+        Ok(key) => Some(key),
+        Err(Error::Refused(problem)) if problem.code == Code::NoLimit => None,
         Err(error) => panic!("{error:?}"),
     }
+}
+
+fn in_flight_now(looked: Result<KeyResponse, Error>) -> u64 {
+    seen(looked).map_or(0, |key| key.in_flight)
+}
+
+fn reserved_now(looked: Result<KeyResponse, Error>) -> u64 {
+    seen(looked).map_or(0, |key| key.reserved)
 }
 
 fn in_flight(max: u64, lease: &str) -> Limit {
@@ -67,7 +75,7 @@ async fn a_worker_on_a_real_cluster() {
     assert!(reservation.starts_in() > Duration::from_secs(50), "{:?}", reservation.starts_in());
     assert_eq!(client.peek("reserve").await.unwrap().reserved, 1);
     drop(reservation);
-    until("given back", async || client.peek("reserve").await.unwrap().reserved == 0).await;
+    until("given back", async || reserved_now(client.peek("reserve").await) == 0).await;
 
     println!("release: by number");
     let reservation = client.reserve(&ask).await.unwrap();
@@ -79,7 +87,31 @@ async fn a_worker_on_a_real_cluster() {
 
     println!("patience: denied at once where no slot comes in time");
     let error = client.acquire(ask.clone().max_wait(100 * MS)).await.unwrap_err();
+    assert!(matches!(error, Error::Timeout { .. }), "{error:?}");
+
+    println!("several keys in one decision: one slot, and all of it goes back");
+    let both = ["all-a", "all-b"].map(|key| Ask::new(key).limit("1/1m"));
+    let passes = client.acquire_all(&both).await.unwrap();
+    assert_eq!(passes.iter().map(quorate::client::Pass::key).collect::<Vec<_>>(), ["all-a", "all-b"]);
+    assert!(passes[0].number() < passes[1].number(), "{passes:?}");
+    let error = client.acquire_all(both.clone().map(|ask| ask.max_wait(100 * MS))).await.unwrap_err();
+    assert!(matches!(error, Error::Timeout { .. }), "{error:?}");
+    let error = client.acquire_all(both.clone().map(Ask::at_once)).await.unwrap_err();
     assert!(matches!(error, Error::RateLimited(_)), "{error:?}");
+    assert!(matches!(client.acquire_all(["one"]).await, Err(Error::Misuse(_))));
+    let waiting = tokio::spawn({
+        let (client, both) = (client.clone(), both.clone());
+        async move { client.acquire_all(both).await }
+    });
+    until("both are reserved", async || {
+        reserved_now(client.peek("all-a").await) == 1 && reserved_now(client.peek("all-b").await) == 1
+    })
+    .await;
+    waiting.abort();
+    until("both went back", async || {
+        reserved_now(client.peek("all-a").await) == 0 && reserved_now(client.peek("all-b").await) == 0
+    })
+    .await;
 
     println!("batch: each for itself, or all or nothing");
     let two = ["batch-a", "batch-b"].map(|key| Ask::new(key).limit("1/1m"));
@@ -142,18 +174,18 @@ async fn functions_services_and_threads() {
     let (now, peak) = (Arc::clone(&running), Arc::clone(&most));
     let two_at_once = throttled(
         &client,
-        |(): &()| Ask::new("leases").limit(in_flight(2, "300ms")),
+        |(): &()| Ask::new("leases").limit(in_flight(2, "3s")),
         move |()| {
             let (now, peak) = (Arc::clone(&now), Arc::clone(&peak));
             async move {
                 peak.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
                 // Longer than the lease: it has to be renewed.
-                tokio::time::sleep(450 * MS).await;
+                tokio::time::sleep(4_500 * MS).await;
                 now.fetch_sub(1, Ordering::SeqCst);
             }
         },
     );
-    for result in futures::future::join_all((0..6).map(|_| two_at_once(()))).await {
+    for result in futures::future::join_all((0..4).map(|_| two_at_once(()))).await {
         result.unwrap();
     }
     assert_eq!(most.load(Ordering::SeqCst), 2);
@@ -187,7 +219,8 @@ async fn functions_services_and_threads() {
     let thread = std::thread::spawn(move || on_a_thread(&urls));
     until("the thread is done", async || thread.is_finished()).await;
     thread.join().unwrap();
-    assert_eq!(client.peek("blocking-reserve").await.unwrap().reserved, 0, "the last one waited for what it gave back");
+    let reserved = reserved_now(client.peek("blocking-reserve").await);
+    assert_eq!(reserved, 0, "the last one waited for what it gave back");
 }
 
 fn refuse_all(
@@ -215,12 +248,16 @@ fn on_a_thread(urls: &[String]) {
     assert_eq!(skip(()).unwrap(), None);
     let held = Ask::new("blocking-lease").limit(in_flight(1, "10s"));
     let pass = client.acquire(&held).unwrap();
-    assert_eq!(client.run(&pass, || client.peek("blocking-lease").unwrap().in_flight).unwrap(), 1);
+    assert_eq!(client.run(&pass, || client.peek("blocking-lease").unwrap().in_flight).unwrap().result, 1);
     assert_eq!(in_flight_now(client.peek("blocking-lease")), 0);
+    let both = ["blocking-a", "blocking-b"].map(|key| Ask::new(key).limit("1/1m"));
+    assert_eq!(client.acquire_all(&both).unwrap().len(), 2);
+    assert!(client.reset_key("blocking-a").unwrap().reset);
     let slow = Ask::new("blocking-reserve").limit("1/1m");
     client.acquire(&slow).unwrap();
     let reservation = client.reserve(&slow).unwrap();
-    assert!(reservation.starts_in() > Duration::from_secs(50));
+    assert!(reservation.starts_in() > Duration::from_secs(50) && reservation.key() == "blocking-reserve");
+    client.quiet().unwrap();
     drop(client);
     drop(double);
     drop(skip);
