@@ -114,6 +114,21 @@ mod tests {
         assert!(!lines.any("k"));
     }
 
+    /// A line with one head would grant one permit for each way to the cluster and back.
+    #[tokio::test]
+    async fn several_are_at_the_head() {
+        let lines = Lines::default();
+        let mut heads = Vec::new();
+        for _ in 0..HEADS {
+            heads.push(lines.stand("k").await);
+        }
+        let mut next = pin!(lines.stand("k"));
+        assert!(next.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        heads.pop();
+        drop(next.await);
+        assert!(lines.any("k"));
+    }
+
     #[tokio::test]
     async fn whoever_gives_up_last_takes_the_line_away() {
         let lines = Lines::with_heads(1);

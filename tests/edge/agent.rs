@@ -6,21 +6,23 @@ use super::sites::far;
 use super::worker::{Record, millis};
 use serde_json::{Value, json};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::task::JoinSet;
 
 const HELD: &str = "quorate_agent_slots_held";
-const GIVEN_BACK: &str = r#"quorate_agent_slots_total{what="given_back"}"#;
+pub(crate) const GIVEN_BACK: &str = r#"quorate_agent_slots_total{what="given_back"}"#;
 const WASTED: &str = r#"quorate_agent_slots_total{what="wasted"}"#;
 
 /// Two requests at once for a slow limit, until the agent holds a slot ahead: the second one came soon enough after the first. On a
 /// machine that is busy it may not have; then the same with another key. The key, and how many are held.
-async fn until_held(http: &reqwest::Client, agent: &Program, limit: &str) -> (String, f64) {
+pub(crate) async fn until_held(http: &reqwest::Client, agent: &Program, limit: &str) -> (String, f64) {
+    static NUMBERS: AtomicU64 = AtomicU64::new(0);
     let acquire = format!("{}/acquire", agent.url);
     let mut tries = patience();
-    for number in 0.. {
-        let key = format!("slow-{number}");
+    loop {
+        // Never a key that had another limit before.
+        let key = format!("slow-{}", NUMBERS.fetch_add(1, Ordering::Relaxed));
         let body = json!({"key": key, "limit": limit});
         let answers = tokio::join!(post(http, &acquire, &body), post(http, &acquire, &body));
         for (status, said) in [answers.0, answers.1] {
@@ -35,10 +37,9 @@ async fn until_held(http: &reqwest::Client, agent: &Program, limit: &str) -> (St
             assert!(tries.next().await, "nothing is ever held");
         }
     }
-    unreachable!("keys do not end")
 }
 
-async fn post(http: &reqwest::Client, url: &str, body: &Value) -> (u16, Value) {
+pub(crate) async fn post(http: &reqwest::Client, url: &str, body: &Value) -> (u16, Value) {
     let answer = http.post(url).json(body).send().await.expect("an answer");
     (answer.status().as_u16(), answer.json().await.expect("JSON"))
 }

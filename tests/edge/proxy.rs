@@ -16,7 +16,7 @@ fn nowhere() -> String {
 }
 
 /// For requests that are held for long.
-fn patient() -> reqwest::Client {
+pub(crate) fn patient() -> reqwest::Client {
     reqwest::Client::builder().timeout(Duration::from_secs(60)).build().expect("a client")
 }
 
@@ -26,7 +26,7 @@ async fn reserved(cluster: &Cluster, key: &str) -> u64 {
     found.map_or(0, |found| found["reserved"].as_u64().expect("a number"))
 }
 
-async fn until_reserved(cluster: &Cluster, key: &str, wanted: u64) {
+pub(crate) async fn until_reserved(cluster: &Cluster, key: &str, wanted: u64) {
     let mut tries = patience();
     loop {
         let found = reserved(cluster, key).await;
@@ -38,7 +38,7 @@ async fn until_reserved(cluster: &Cluster, key: &str, wanted: u64) {
 }
 
 /// A raw request whose connection the test has in hand.
-async fn raw(proxy: &Program, head: &str) -> TcpStream {
+pub(crate) async fn raw(proxy: &Program, head: &str) -> TcpStream {
     let mut stream = TcpStream::connect(proxy.url.trim_start_matches("http://")).await.expect("a connection");
     stream.write_all(head.as_bytes()).await.expect("sent");
     stream
