@@ -28,6 +28,8 @@ pub(crate) async fn far(cluster: &Cluster) -> Vec<String> {
 pub(crate) struct Run {
     pub(crate) record: Arc<Record>,
     took: Duration,
+    /// Within that.
+    starts: usize,
 }
 
 /// Workers at two sites until there is enough of what is wanted; each site asks whom it is told to.
@@ -51,15 +53,15 @@ pub(crate) async fn run(
     while !enough(&record).await {
         assert!(tries.next().await, "{key}: {} starts, and that is not enough", record.started());
     }
-    let took = watch.elapsed();
+    let (took, starts) = (watch.elapsed(), record.started());
     record.stop.store(true, Ordering::Relaxed);
     workers.join_all().await;
-    Run { record, took }
+    Run { record, took, starts }
 }
 
-fn print(what: &str, Run { record, took }: &Run, wasted: f64) {
+fn print(what: &str, Run { record, took, starts }: &Run, wasted: f64) {
     let (middle, late) = record.latency();
-    let rate = f64::from(u32::try_from(record.started()).unwrap()) / took.as_secs_f64();
+    let rate = f64::from(u32::try_from(*starts).unwrap()) / took.as_secs_f64();
     println!(
         "{what:<36} answer p50 {middle:>10.3?} p99 {late:>10.3?}  {rate:>6.1} starts/s  closest {:>10.3?}  discarded {}  refused {}  \
          slots wasted {wasted}",
