@@ -71,8 +71,8 @@ fn key_of_path(path: &str) -> String {
         return path.to_owned();
     }
     let hash = blake3::hash(path.as_bytes()).to_hex();
-    let beginning = &path[..path.floor_char_boundary(KEY_BYTES_MAX - 1 - HASH_DIGITS)];
-    format!("{beginning}#{}", &hash[..HASH_DIGITS])
+    let cut = (0..KEY_BYTES_MAX - HASH_DIGITS).rev().find(|at| path.is_char_boundary(*at)).unwrap_or(0);
+    format!("{}#{}", &path[..cut], &hash[..HASH_DIGITS])
 }
 
 impl FromStr for KeySource {
