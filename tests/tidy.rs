@@ -96,6 +96,7 @@ const ARROWS: &[Row] = &[
         module: "http",
         may_use: &[
             "api",
+            "edge",
             "node",
             "history",
             "limiter",
@@ -113,7 +114,7 @@ const ARROWS: &[Row] = &[
         may_use: &["api", "limits", "limiter::Rate", "clock::Stopwatch", "clock::Deadline"],
         why: "the client is what a worker links: the wire, the text of rates and a stopwatch, nothing of the server",
     },
-    Row { module: "edge", may_use: &["api", "limits"], why: "a listener for small servers knows nothing of permits" },
+    Row { module: "edge", may_use: &["api", "clock::Stopwatch", "limits"], why: "a listener knows nothing of permits" },
     Row {
         module: "proxy",
         may_use: &["api", "client", "clock::Stopwatch", "edge", "limits", "metric_names"],
@@ -121,8 +122,17 @@ const ARROWS: &[Row] = &[
     },
     Row {
         module: "agent",
-        may_use: &["api", "clock::Stopwatch", "clock::Deadline", "edge", "limits", "metric_names"],
-        why: "an agent speaks the wire to both sides; its core is pure",
+        may_use: &[
+            "api",
+            "clock::Stopwatch",
+            "clock::Deadline",
+            "edge",
+            "http::limit_of",
+            "limiter::Limit",
+            "limits",
+            "metric_names",
+        ],
+        why: "an agent speaks the wire to both sides, and reads limits as a node does; its core is pure",
     },
     Row {
         module: "chaos",

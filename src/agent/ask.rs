@@ -4,7 +4,9 @@
 
 use super::block::Terms;
 use crate::api::{AcquireRequest, Code, IDEMPOTENCY_KEY, Kind, Limit, Millis, Problem, Wait};
-use crate::limits::{KEY_BYTES_MAX, LEAD_NS_MAX, REQUEST_ID_BYTES_MAX, WAIT_NS_MAX};
+use crate::http::limit_of;
+use crate::limiter::Limit as Meaning;
+use crate::limits::{KEY_BYTES_MAX, LEAD_NS_MAX, REQUEST_ID_BYTES_MAX, WAIT_NS_MAX, WORKER_BYTES_MAX};
 use http::HeaderMap;
 use std::sync::Arc;
 
@@ -13,8 +15,8 @@ use std::sync::Arc;
 pub(super) struct Which {
     /// The key.
     pub(super) key: String,
-    /// The limit that the request brings along, as JSON.
-    pub(super) limit: Option<String>,
+    /// What the limit means that the request brings along: however it is written, it is the same.
+    pub(super) limit: Option<Meaning>,
 }
 
 /// A request that a block can serve.
@@ -24,6 +26,7 @@ pub(super) struct Lease {
     pub(super) limit: Option<Limit>,
     pub(super) terms: Terms,
     pub(super) id: Option<String>,
+    pub(super) worker: Option<String>,
 }
 
 /// Whose business a request is.
@@ -64,9 +67,13 @@ fn leased(request: &AcquireRequest) -> Option<Lease> {
     if request.all_of.is_some() || request.cost.unwrap_or(1) != 1 || request.wait == Wait::Server {
         return None;
     }
-    if !has_slots(request.limit.as_ref())
-        || request.request_id.as_ref().is_some_and(|id| !plain(id, REQUEST_ID_BYTES_MAX))
-    {
+    let is_odd = |text: &Option<String>, most| text.as_ref().is_some_and(|text| !plain(text, most));
+    if is_odd(&request.request_id, REQUEST_ID_BYTES_MAX) || is_odd(&request.worker, WORKER_BYTES_MAX) {
+        return None;
+    }
+    // What is wrong with a limit the cluster says.
+    let limit = request.limit.as_ref().map(limit_of).transpose().ok()?;
+    if matches!(limit, Some(Meaning::Window(_) | Meaning::Concurrency(_))) {
         return None;
     }
     let lead = request.lead_ms.map_or(0, Millis::ns);
@@ -75,12 +82,12 @@ fn leased(request: &AcquireRequest) -> Option<Lease> {
     if lead > LEAD_NS_MAX || max_wait.is_some_and(|wait| wait > WAIT_NS_MAX) || now_only && lead > 0 {
         return None;
     }
-    let limit = request.limit.as_ref().map(serde_json::to_string).transpose().ok()?;
     Some(Lease {
         which: Arc::new(Which { key: key.clone(), limit }),
         limit: request.limit.clone(),
         terms: Terms { lead, max_wait, now_only },
         id: request.request_id.clone(),
+        worker: request.worker.clone(),
     })
 }
 
@@ -124,9 +131,34 @@ mod tests {
             r#"{"key":""}"#,
             r#"{"key":"k","request_id":""}"#,
             r#"{"key":"k","wait":"none","lead_ms":5}"#,
+            r#"{"key":"k","limit":"nonsense"}"#,
+            r#"{"key":"k","limit":"1/367d"}"#,
+            r#"{"key":"k","limit":{"rate":"1/s","burst":5}}"#,
+            r#"{"key":"k","limit":{"kind":"bucket","rate":"1/s"}}"#,
+            r#"{"key":"k","worker":""}"#,
         ] {
             let Asked::Pass(request) = asked(body) else { panic!("{body}") };
             assert!(request.request_id.is_some(), "{body}");
+        }
+    }
+
+    #[test]
+    fn a_limit_is_what_it_means_and_not_how_it_is_written() {
+        let which = |limit: &str| match asked(&format!(r#"{{"key":"k","limit":{limit}}}"#)) {
+            Asked::Lease(lease) => lease.which,
+            Asked::Pass(_) => panic!("{limit}"),
+        };
+        let plain = which(r#""100/1m""#);
+        for same in [
+            r#""100/m""#,
+            r#""100/60s""#,
+            r#"{"rate":"100/m"}"#,
+            r#"{"kind":"spacing","rate":"100/m","max_reserved":10}"#,
+        ] {
+            assert_eq!(which(same), plain, "{same}");
+        }
+        for other in [r#""10/m""#, r#"{"rate":"100/m","max_reserved":11}"#, r#"{"rate":"100/m","start_window":"1s"}"#] {
+            assert_ne!(which(other), plain, "{other}");
         }
     }
 

@@ -22,7 +22,9 @@
 //!     r while the agent's, by which `e` was measured, runs fast by r. So only `e (1 - 2r)`, rounded down, is added to `before`:
 //!     `(before + e (1 - 2r)) / (1 - r) <= before / (1 - r) + e / (1 + r)`.
 //! - *A retry* under the same id gets the same slot with the same `f`, so `before'` does not change, while `wait'` shrinks as time
-//!   passes. An agent that has forgotten the id has a later `f`, which is still no earlier than `t`.
+//!   passes. An agent that has forgotten the id has a later `f`, which is still no earlier than `t`. A request that comes while one under
+//!   the same id still waits moves `f` to its own arrival: whose first send that was, nobody can tell, and a later `f` is always safe.
+//!   An id that was refused, or whose permit was given back, is as good as new: an `f` from then would be earlier than the next `t`.
 //!
 //! A slot without a deadline (a limit without `start_window`) promises no more than its slot. It is handed out only while it lies
 //! ahead: kept for later, several of them would start at once.
@@ -87,9 +89,9 @@ impl<G> Slot<G> {
         Told { wait: self.start.saturating_sub(now), before }
     }
 
-    /// Whether somebody can use it who needs `lead` until it may start.
-    pub fn good(&self, now: Ns, lead: Ns) -> bool {
-        let ready = now.saturating_add(lead);
+    /// Whether somebody can use it who is ready from `from` on.
+    pub fn good(&self, now: Ns, from: Ns) -> bool {
+        let ready = now.max(from);
         match self.until {
             Some(until) => self.start.max(ready).saturating_add(TRAVEL_NS) <= until,
             None => self.start >= ready,
@@ -106,12 +108,25 @@ fn drift(ns: Ns) -> Ns {
 /// What a request asks of its slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Terms {
-    /// The slot has to be useful this far from now.
+    /// The slot has to be useful this far from the arrival of the request.
     pub lead: Ns,
-    /// The slot may lie no farther ahead.
+    /// The slot may lie no farther ahead, from the arrival of the request as well.
     pub max_wait: Option<Ns>,
     /// It has to be free now.
     pub now_only: bool,
+}
+
+impl Terms {
+    /// From when on whoever came at `arrived` can use a slot. The cluster counts the lead on its own clock and from later on: by what
+    /// the two may differ since then, a slot that it chose may come early.
+    fn from(&self, arrived: Ns, now: Ns) -> Ns {
+        arrived.saturating_add(self.lead).saturating_sub(drift(now.saturating_sub(arrived)))
+    }
+
+    /// What is left at `now` of the longest wait of whoever came at `arrived`.
+    pub fn wait_left(&self, arrived: Ns, now: Ns) -> Option<Ns> {
+        self.max_wait.map(|longest| longest.saturating_sub(now.saturating_sub(arrived)))
+    }
 }
 
 /// What came of a request for a slot.
@@ -162,19 +177,20 @@ impl<G> Stock<G> {
     /// Drops what can no longer be used, and says how many that were.
     pub fn drop_dead(&mut self, now: Ns) -> usize {
         let before = self.0.len();
-        self.0.retain(|slot| slot.good(now, 0));
+        self.0.retain(|slot| slot.good(now, now));
         before - self.0.len()
     }
 
-    /// Hands out the first slot that will do.
-    pub fn take(&mut self, now: Ns, terms: &Terms) -> Taken<G> {
-        let Some(at) = self.0.iter().position(|slot| slot.good(now, terms.lead)) else { return Taken::Nothing };
+    /// Hands out the first slot that will do for whoever came at `arrived`.
+    pub fn take(&mut self, now: Ns, arrived: Ns, terms: &Terms) -> Taken<G> {
+        let from = terms.from(arrived, now);
+        let Some(at) = self.0.iter().position(|slot| slot.good(now, from)) else { return Taken::Nothing };
         let wait = self.0[at].start.saturating_sub(now);
         if terms.now_only && wait > 0 {
             return Taken::NotFree(wait);
         }
-        if let Some(longest) = terms.max_wait.filter(|longest| wait > *longest) {
-            return Taken::TooFar(wait - longest);
+        if let Some(left) = terms.wait_left(arrived, now).filter(|left| wait > *left) {
+            return Taken::TooFar(wait - left);
         }
         self.0.remove(at).map_or(Taken::Nothing, Taken::Slot)
     }
@@ -186,6 +202,11 @@ impl<G> Stock<G> {
         let mut back: Vec<_> = self.0.drain(far.max(keep).min(self.0.len())..).collect();
         back.reverse();
         back
+    }
+
+    /// Takes out everything, the newest ones first.
+    pub fn take_all(&mut self) -> Vec<Slot<G>> {
+        std::mem::take(&mut self.0).into_iter().rev().collect()
     }
 }
 

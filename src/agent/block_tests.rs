@@ -97,7 +97,7 @@ proptest! {
                     let lost = stock.drop_dead(now);
                     prop_assert_eq!(stock.len() + lost, held);
                     dead += lost;
-                    prop_assert!(stock.iter().all(|slot| slot.good(now, 0)));
+                    prop_assert!(stock.iter().all(|slot| slot.good(now, now)));
                 }
                 1 => {
                     let back = stock.give_back(now, 3, 20 * MS);
@@ -108,8 +108,8 @@ proptest! {
                 }
                 _ => {
                     let terms = Terms { lead: lead * MS, max_wait: max_wait.map(|wait| wait * MS), now_only: what == 2 };
-                    let first = stock.iter().find(|slot| slot.good(now, terms.lead)).cloned();
-                    match stock.take(now, &terms) {
+                    let first = stock.iter().find(|slot| slot.good(now, now + terms.lead)).cloned();
+                    match stock.take(now, now, &terms) {
                         Taken::Slot(slot) => {
                             prop_assert_eq!(Some(&slot), first.as_ref());
                             let wait = slot.start.saturating_sub(now);
@@ -217,7 +217,20 @@ fn slow_limits_are_not_held_ahead() {
 fn a_permit_that_would_die_on_the_way_is_not_handed_out() {
     let slot = Slot::new((), (0, 80 * MS), 0, Some(100 * MS));
     assert!(slot.good(98 * MS, 0) && !slot.good(98 * MS + 1, 0));
-    assert!(slot.good(80 * MS, 18 * MS) && !slot.good(80 * MS, 19 * MS), "a lead counts");
+    assert!(slot.good(80 * MS, 98 * MS) && !slot.good(80 * MS, 99 * MS), "a lead counts");
     let never = Slot::new((), (0, 80 * MS), 0, Some(60 * MS));
     assert!(!never.good(80 * MS, 0), "a window shorter than the way is dead on arrival");
+}
+
+/// A lead counts from when the request came. From when its slot came it would never be kept: the way has been used up by then.
+#[test]
+fn the_slot_that_a_lead_asked_for_is_good_for_whoever_asked() {
+    let terms = Terms { lead: 100 * MS, max_wait: Some(500 * MS), now_only: false };
+    let mut stock = Stock::default();
+    // Asked for at 1 ms, chosen by a clock that runs fast, received at 81 ms.
+    stock.add(Slot::new(7, (MS, 81 * MS), 19 * MS + 960_000, None));
+    assert_eq!(stock.clone().take(81 * MS, 81 * MS, &terms), Taken::Nothing, "of no use to who comes now");
+    assert!(matches!(stock.take(81 * MS, 0, &terms), Taken::Slot(slot) if slot.grant == 7));
+    stock.add(Slot::new(8, (MS, 81 * MS), 420 * MS, None));
+    assert_eq!(stock.take(81 * MS, 0, &terms), Taken::TooFar(MS), "the longest wait counts from then as well");
 }

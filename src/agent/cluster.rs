@@ -280,9 +280,10 @@ mod tests {
 
     #[tokio::test]
     async fn nobody_there_is_certain_and_quick() {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
-        drop(listener);
+        // Bound, so that nobody else gets the port, and not listening.
+        let bound = tokio::net::TcpSocket::new_v4().unwrap();
+        bound.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let url = format!("http://{}", bound.local_addr().unwrap());
         let nodes = Nodes::new(&[url], Duration::from_secs(1)).unwrap();
         let question = Question {
             method: Method::GET,

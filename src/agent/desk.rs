@@ -22,6 +22,9 @@ const PASS_FOR_NS: Ns = 10_000_000_000;
 const IDLE_SLOTS: u64 = 4;
 const IDLE_NS_MIN: Ns = 50_000_000;
 const IDLE_NS_MAX: Ns = 1_000_000_000;
+/// Rounds in which a waiting worker gets a slot that is of no use to it; then it is told so. Without a bound it would burn slots
+/// for ever.
+const ROUNDS_MAX: u32 = 3;
 /// The round trip as long as none was measured.
 const ROUND_TRIP_NS_FIRST: Ns = 20_000_000;
 
@@ -51,12 +54,23 @@ pub(super) enum Step {
 pub(super) struct Block {
     pub(super) which: Arc<Which>,
     pub(super) limit: Option<Limit>,
-    /// Those who wait, by ticket, with their terms; each is one request.
-    pub(super) waiting: Vec<(u64, Terms)>,
+    /// Those who wait; each is one request.
+    pub(super) waiting: Vec<Wanted>,
     /// So many more, to be held.
     pub(super) extra: usize,
     /// The slots of a bucket are asked for this far apart.
     pub(super) stagger: Option<Ns>,
+    /// How often the machine had slept by then.
+    sleeps: u64,
+}
+
+/// What is asked for one who waits.
+#[derive(Debug, Clone)]
+pub(super) struct Wanted {
+    ticket: u64,
+    /// As they are by now.
+    pub(super) terms: Terms,
+    pub(super) worker: Option<String>,
 }
 
 /// One result of a block.
@@ -72,8 +86,13 @@ pub(super) struct Back {
 struct Waiter {
     ticket: u64,
     terms: Terms,
+    worker: Option<String>,
+    arrived: Ns,
+    /// When a request under its id last came: the deadline counts from there.
     first: Ns,
     id: Option<String>,
+    /// Slots that came for it and were of no use.
+    rounds: u32,
     /// More than one where the same request was sent again meanwhile.
     senders: Vec<oneshot::Sender<Reply>>,
 }
@@ -109,6 +128,7 @@ pub(super) struct Desk {
     tickets: u64,
     held: usize,
     waiting: usize,
+    sleeps: u64,
     closing: bool,
 }
 
@@ -123,6 +143,7 @@ impl Desk {
             tickets: 0,
             held: 0,
             waiting: 0,
+            sleeps: 0,
             closing: false,
         }
     }
@@ -136,66 +157,112 @@ impl Desk {
         if self.closing {
             return refused(Code::ShuttingDown, "this agent is on its way down");
         }
-        let first = match lease.id.as_deref().map(|id| self.ids.meet(id, Arc::clone(&lease.which), now)) {
-            None => now,
-            Some(Known::Waiting(first)) => first,
-            Some(Known::Granted(slot, first)) => return (Step::Now(Reply::Granted(slot, first, true)), None),
-            Some(Known::Reused) => {
-                let detail = "the request id was used for another key or limit; every request needs an id of its own";
-                let problem = Problem::new(Code::RequestIdReused, detail).about(&lease.which.key);
-                return (Step::Now(Reply::Problem(Box::new(problem))), None);
+        if let Some(id) = lease.id.as_deref() {
+            match self.ids.find(id, &lease.which, now) {
+                Known::New => {}
+                Known::Granted(slot, first) => return (Step::Now(Reply::Granted(slot, first, true)), None),
+                Known::Passed => return (Step::Now(Reply::Pass), None),
+                Known::Waits => {
+                    if let Some(receiver) = self.join(&lease.which, id, now) {
+                        return (Step::Wait(receiver), None);
+                    }
+                }
+                Known::Reused => {
+                    let detail =
+                        "the request id was used for another key or limit; every request needs an id of its own";
+                    let problem = Problem::new(Code::RequestIdReused, detail).about(&lease.which.key);
+                    return (Step::Now(Reply::Problem(Box::new(problem))), None);
+                }
             }
-            Some(Known::Full) => {
-                return refused(Code::Overloaded, "this agent remembers as many request ids as it may");
-            }
-        };
+        }
         if !self.shelves.contains_key(&lease.which) && self.shelves.len() >= self.options.keys_max {
             return refused(Code::TooManyKeys, "this agent knows as many keys as it may; idle ones are forgotten");
         }
+        if lease.id.is_some() && !self.ids.has_room(now) {
+            return refused(Code::Overloaded, "this agent remembers as many request ids as it may");
+        }
         let row = self.shelves.entry(Arc::clone(&lease.which)).or_insert_with(|| Shelf::new(lease.limit.clone()));
         if row.pass_until > now {
-            return (Step::Now(Reply::Pass), None);
+            return (Step::Now(self.passed_on(lease, now)), None);
         }
         row.asked(now);
         let dead = row.drop_dead(now);
         self.held -= dead;
         self.meters.wasted.increment(dead as u64);
-        let step = match row.stock.take(now, &lease.terms) {
+        let step = match row.stock.take(now, now, &lease.terms) {
             Taken::Slot(slot) => {
                 row.pace.used();
                 row.handed(&slot);
                 self.held -= 1;
                 self.meters.handed_out.increment(1);
                 if let Some(id) = &lease.id {
-                    self.ids.grant(id, slot.grant.permit, &slot);
+                    self.ids.grant(id, Arc::clone(&lease.which), (slot.grant.permit, &slot), now, now);
                 }
-                Step::Now(Reply::Granted(slot, first, false))
+                Step::Now(Reply::Granted(slot, now, false))
             }
             Taken::NotFree(wait) => Step::Now(denied(&lease.which, Reason::NotFreeNow, wait)),
             Taken::TooFar(over) => Step::Now(denied(&lease.which, Reason::WouldWaitTooLong, over)),
             // What is free now only the cluster knows.
-            Taken::Nothing if lease.terms.now_only => return (Step::Now(Reply::Pass), None),
+            Taken::Nothing if lease.terms.now_only => return (Step::Now(self.passed_on(lease, now)), None),
+            Taken::Nothing if self.waiting >= self.options.waiting_max => {
+                return refused(Code::Overloaded, "as many workers wait at this agent as may");
+            }
             Taken::Nothing => {
                 let (sender, receiver) = oneshot::channel();
-                let same = |waiter: &&mut Waiter| lease.id.is_some() && waiter.id == lease.id;
-                if let Some(waiter) = row.waiting.iter_mut().find(same) {
-                    waiter.senders.push(sender);
-                } else if self.waiting >= self.options.waiting_max {
-                    return refused(Code::Overloaded, "as many workers wait at this agent as may");
-                } else {
-                    self.tickets += 1;
-                    self.waiting += 1;
-                    let (ticket, terms, id) = (self.tickets, lease.terms, lease.id.clone());
-                    row.waiting.push_back(Waiter { ticket, terms, first, id, senders: vec![sender] });
+                self.tickets += 1;
+                self.waiting += 1;
+                row.waiting.push_back(Waiter {
+                    ticket: self.tickets,
+                    terms: lease.terms,
+                    worker: lease.worker.clone(),
+                    arrived: now,
+                    first: now,
+                    id: lease.id.clone(),
+                    rounds: 0,
+                    senders: vec![sender],
+                });
+                if let Some(id) = &lease.id {
+                    self.ids.waits(id, Arc::clone(&lease.which), now);
                 }
                 Step::Wait(receiver)
             }
         };
-        (step, self.next_block(&lease.which))
+        (step, self.next_block(&lease.which, now))
+    }
+
+    /// The same request comes once more while it waits: both get the same.
+    fn join(&mut self, which: &Arc<Which>, id: &str, now: Ns) -> Option<oneshot::Receiver<Reply>> {
+        let row = self.shelves.get_mut(which)?;
+        let waiter = row.waiting.iter_mut().find(|waiter| waiter.id.as_deref() == Some(id))?;
+        let (sender, receiver) = oneshot::channel();
+        waiter.senders.push(sender);
+        waiter.first = now;
+        Some(receiver)
+    }
+
+    /// The request is for the cluster, and so are its retries.
+    fn passed_on(&mut self, lease: &Lease, now: Ns) -> Reply {
+        if let Some(id) = &lease.id {
+            self.ids.pass(id, Arc::clone(&lease.which), now);
+        }
+        Reply::Pass
+    }
+
+    /// What was put to the cluster under this id certainly came to nothing.
+    pub(super) fn passed_in_vain(&mut self, id: &str) {
+        self.ids.drop(id);
+    }
+
+    /// The machine has slept, and the clock stood still: nothing that was reserved before then is of any use.
+    pub(super) fn woke_up(&mut self) -> Vec<Back> {
+        self.sleeps += 1;
+        self.held = 0;
+        let shelves = self.shelves.iter_mut();
+        shelves.filter_map(|(which, row)| Back::new(&which.key, &row.stock.take_all())).collect()
     }
 
     /// The next block of a shelf, if one is due and none on its way.
-    fn next_block(&mut self, which: &Arc<Which>) -> Option<Block> {
+    fn next_block(&mut self, which: &Arc<Which>, now: Ns) -> Option<Block> {
         let round_trip = self.round_trip.unwrap_or(ROUND_TRIP_NS_FIRST);
         let room = u32::try_from(self.options.slots_max.saturating_sub(self.held)).unwrap_or(u32::MAX);
         let row = self.shelves.get_mut(which)?;
@@ -206,15 +273,17 @@ impl Desk {
         let most = most_ahead(round_trip, row.distance, age_max, self.options.block_max).min(room);
         let soon = !row.waiting.is_empty() && row.came_soon(round_trip);
         let ahead = if self.closing { 0 } else { row.pace.round(soon, most) };
-        let extra = ahead.saturating_sub(row.stock.len());
-        let waiting = row.waiting.iter().take(BATCH_REQUESTS_MAX - extra).map(|waiter| (waiter.ticket, waiter.terms));
-        let waiting: Vec<_> = waiting.collect();
+        // One place at least is for those who wait.
+        let extra = ahead.saturating_sub(row.stock.len()).min(BATCH_REQUESTS_MAX - 1);
+        let waiting: Vec<_> =
+            row.waiting.iter().take(BATCH_REQUESTS_MAX - extra).map(|waiter| waiter.wanted(now)).collect();
         if waiting.is_empty() && extra == 0 {
             return None;
         }
         row.asking = true;
         let stagger = row.bucket.then_some(row.gap.max(1));
-        Some(Block { which: Arc::clone(which), limit: row.limit.clone(), waiting, extra, stagger })
+        let (which, limit, sleeps) = (Arc::clone(which), row.limit.clone(), self.sleeps);
+        Some(Block { which, limit, waiting, extra, stagger, sleeps })
     }
 
     /// A block has come, or has not: one outcome for each of its requests, those of the waiting first; or one for all.
@@ -228,9 +297,10 @@ impl Desk {
         let Some(row) = self.shelves.get_mut(&block.which) else { return (None, None) };
         row.asking = false;
         let mut problems: HashMap<u64, Box<Problem>> = HashMap::new();
+        let mut back = Vec::new();
         match outcomes {
             Ok(outcomes) => {
-                let tickets = block.waiting.iter().map(|(ticket, _)| Some(*ticket)).chain(std::iter::repeat(None));
+                let tickets = block.waiting.iter().map(|wanted| Some(wanted.ticket)).chain(std::iter::repeat(None));
                 let mut slots = Vec::new();
                 for (outcome, ticket) in outcomes.into_iter().zip(tickets) {
                     match (outcome, ticket) {
@@ -240,66 +310,91 @@ impl Desk {
                     }
                 }
                 row.learn(&slots, now);
-                self.held += slots.len();
-                for slot in slots {
-                    row.stock.add(slot);
+                if block.sleeps == self.sleeps {
+                    self.held += slots.len();
+                    for slot in slots {
+                        row.stock.add(slot);
+                    }
+                } else {
+                    // The machine slept while they were on their way.
+                    back = slots;
                 }
             }
-            Err(problem) => problems.extend(block.waiting.iter().map(|(ticket, _)| (*ticket, problem.clone()))),
+            Err(problem) => problems.extend(block.waiting.iter().map(|wanted| (wanted.ticket, problem.clone()))),
         }
-        self.serve(&block.which, &mut problems, now);
-        let back = self.shelves.get_mut(&block.which).filter(|row| row.pass_until > now).and_then(|row| {
-            // What is no line of slots is not held ahead.
-            let back = row.stock.give_back(now, 0, 0);
-            let rest = row.stock.len();
-            row.stock = Stock::default();
-            self.held -= back.len() + rest;
-            self.meters.wasted.increment(rest as u64);
-            Back::new(&block.which.key, &back)
-        });
-        (back, self.next_block(&block.which))
+        self.serve(block, &mut problems, now);
+        if let Some(row) = self.shelves.get_mut(&block.which).filter(|row| row.pass_until > now) {
+            // What is no line of slots is not held ahead, and a lease has to be given back even though it has begun.
+            let rest = row.stock.take_all();
+            self.held -= rest.len();
+            back.extend(rest);
+        }
+        (Back::new(&block.which.key, &back), self.next_block(&block.which, now))
     }
 
     /// Hands slots to those who wait, first come, first served; tells the others what came of it.
-    fn serve(&mut self, which: &Arc<Which>, problems: &mut HashMap<u64, Box<Problem>>, now: Ns) {
+    fn serve(&mut self, block: &Block, problems: &mut HashMap<u64, Box<Problem>>, now: Ns) {
+        let which = &block.which;
         let Some(row) = self.shelves.get_mut(which) else { return };
         let dead = row.drop_dead(now);
         self.held -= dead;
         self.meters.wasted.increment(dead as u64);
+        // Those who wait are asked for in order: up to this one a slot or a problem has come.
+        let asked_up_to = block.waiting.last().map_or(0, |wanted| wanted.ticket);
         let mut still = VecDeque::new();
-        for waiter in std::mem::take(&mut row.waiting) {
-            if waiter.senders.iter().all(oneshot::Sender::is_closed) {
+        for mut waiter in std::mem::take(&mut row.waiting) {
+            let is_gone = waiter.senders.iter().all(oneshot::Sender::is_closed);
+            let taken = if is_gone { Taken::Nothing } else { row.stock.take(now, waiter.arrived, &waiter.terms) };
+            if let Taken::Slot(slot) = taken {
+                row.handed(&slot);
+                self.held -= 1;
                 self.waiting -= 1;
+                self.meters.handed_out.increment(1);
+                if let Some(id) = &waiter.id {
+                    self.ids.grant(id, Arc::clone(which), (slot.grant.permit, &slot), waiter.first, now);
+                }
+                let first = waiter.first;
+                // Only the first to ask can be sure that the deadline is its own.
+                waiter.tell(|again| Reply::Granted(slot.clone(), first, again));
                 continue;
             }
-            let Taken::Slot(slot) = row.stock.take(now, &waiter.terms) else {
-                if let Some(problem) = problems.remove(&waiter.ticket) {
-                    self.waiting -= 1;
-                    waiter.tell(|| Reply::Problem(problem.clone()));
-                } else {
-                    still.push_back(waiter);
-                }
+            if waiter.ticket <= asked_up_to {
+                waiter.rounds += 1;
+            }
+            let reply = if is_gone {
+                None
+            } else if let Some(problem) = problems.remove(&waiter.ticket) {
+                Some(Reply::Problem(problem))
+            } else if waiter.rounds >= ROUNDS_MAX {
+                Some(match taken {
+                    Taken::TooFar(over) => denied(which, Reason::WouldWaitTooLong, over),
+                    _ => Reply::Problem(Box::new(no_use(which))),
+                })
+            } else {
+                still.push_back(waiter);
                 continue;
             };
-            row.handed(&slot);
-            self.held -= 1;
             self.waiting -= 1;
-            self.meters.handed_out.increment(1);
             if let Some(id) = &waiter.id {
-                self.ids.grant(id, slot.grant.permit, &slot);
+                self.ids.drop(id);
             }
-            let first = waiter.first;
-            waiter.tell(|| Reply::Granted(slot.clone(), first, false));
+            if let Some(Reply::Problem(problem)) = reply {
+                waiter.tell(|_| Reply::Problem(problem.clone()));
+            }
         }
         row.waiting = still;
     }
 
-    /// A worker that had no id has gone before it got its slot: somebody else may have it.
-    pub(super) fn take_back(&mut self, which: &Arc<Which>, slot: Slot<Grant>) {
-        if let Some(row) = self.shelves.get_mut(which) {
+    /// A worker that had no id has gone before it got its slot: somebody else may have it. A lease is to be given back.
+    pub(super) fn take_back(&mut self, which: &Arc<Which>, slot: Slot<Grant>) -> Option<Back> {
+        if has_slots(slot.grant.limit.as_ref())
+            && let Some(row) = self.shelves.get_mut(which)
+        {
             self.held += 1;
             row.stock.add(slot);
+            return None;
         }
+        Back::new(&which.key, &[slot])
     }
 
     /// Time passes: what has died is dropped, what an idle site holds is to be given back, who is long gone is forgotten.
@@ -373,6 +468,15 @@ fn denied(which: &Which, reason: Reason, retry_after: Ns) -> Reply {
     Reply::Problem(Box::new(Problem::denied(&which.key, reason, retry_after, detail)))
 }
 
+/// What a worker is told whose slots were all of no use.
+fn no_use(which: &Which) -> Problem {
+    let detail = format!(
+        "{ROUNDS_MAX} permits in a row could no longer be used when they came: the start window of the limit is shorter than \
+         the way between this agent and the cluster"
+    );
+    Problem::new(Code::Expired, detail).about(&which.key)
+}
+
 impl Back {
     fn new(key: &str, slots: &[Slot<Grant>]) -> Option<Self> {
         let permits: Vec<_> = slots.iter().map(|slot| slot.grant.permit).collect();
@@ -381,10 +485,22 @@ impl Back {
 }
 
 impl Waiter {
-    fn tell(self, reply: impl Fn() -> Reply) {
-        for sender in self.senders {
+    /// What is asked for it now.
+    fn wanted(&self, now: Ns) -> Wanted {
+        let waited = now.saturating_sub(self.arrived);
+        let terms = Terms {
+            lead: self.terms.lead.saturating_sub(waited),
+            max_wait: self.terms.wait_left(self.arrived, now),
+            ..self.terms
+        };
+        Wanted { ticket: self.ticket, terms, worker: self.worker.clone() }
+    }
+
+    /// Tells everybody who sent it; the reply is told whether somebody else sent it before.
+    fn tell(self, reply: impl Fn(bool) -> Reply) {
+        for (number, sender) in self.senders.into_iter().enumerate() {
             // Whoever has gone has gone.
-            let _ = sender.send(reply());
+            let _ = sender.send(reply(number > 0));
         }
     }
 }
@@ -456,7 +572,8 @@ impl Shelf {
     }
 
     fn is_forgotten(&self, now: Ns) -> bool {
-        let last = self.last_request.unwrap_or(0).max(self.busy_until).max(self.pass_until);
+        // Not the slot that was handed out last: a slot a day ahead would keep its shelf for a day.
+        let last = self.last_request.unwrap_or(0).max(self.pass_until);
         self.stock.is_empty() && self.waiting.is_empty() && !self.asking && now > last.saturating_add(FORGET_AFTER_NS)
     }
 }

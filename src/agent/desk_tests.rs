@@ -16,6 +16,7 @@ fn lease(key: &str, id: Option<&str>) -> Lease {
         limit: None,
         terms: Terms::default(),
         id: id.map(str::to_owned),
+        worker: None,
     }
 }
 
@@ -87,16 +88,128 @@ fn a_retry_gets_the_same() {
     let block = block.expect("a block");
     assert_eq!(block.waiting.len(), 1, "one request, sent twice");
     desk.settle(&block, Ok(vec![slot(7, 80, 20, "\"100/s\"")]), 80 * MS);
-    for reply in [first.try_recv().unwrap(), again.try_recv().unwrap()] {
-        let Reply::Granted(slot, seen, false) = reply else { panic!("{reply:?}") };
-        assert_eq!((slot.grant.permit, seen), (7, 0), "first seen with the first attempt");
+    for (reply, before) in [(first.try_recv().unwrap(), false), (again.try_recv().unwrap(), true)] {
+        let Reply::Granted(slot, seen, replayed) = reply else { panic!("{reply:?}") };
+        assert_eq!((slot.grant.permit, replayed), (7, before), "only the first attempt knows it to be its own");
+        assert_eq!(seen, 5 * MS, "whose first send was the second attempt, nobody knows");
     }
     let (late, _) = desk.acquire(&lease("k", Some("id")), 90 * MS);
-    assert!(matches!(late, Step::Now(Reply::Granted(slot, 0, true)) if slot.grant.permit == 7));
+    assert!(matches!(late, Step::Now(Reply::Granted(slot, seen, true)) if slot.grant.permit == 7 && seen == 5 * MS));
     let (other, _) = desk.acquire(&lease("other", Some("id")), 90 * MS);
     assert_eq!(code(&other), Code::RequestIdReused);
     assert!(desk.release("k", 7), "it was handed out");
     assert!(desk.acquire(&lease("k", Some("id")), 91 * MS).1.is_some(), "given back: a new request");
+}
+
+/// P2, and why `f` may not outlive its request: a minute later the deadline would be a minute too late.
+#[test]
+fn a_request_after_a_refusal_or_a_release_counts_from_its_own_arrival() {
+    const LATER: Ns = 60_000 * MS;
+    let windowed = |permit, received: Ns| {
+        let mut slot = slot(permit, received, 0, "{\"rate\":\"1/s\",\"start_window\":\"1s\"}").unwrap();
+        slot.until = Some(slot.sent + 1_000 * MS);
+        Ok(slot)
+    };
+    let told = |desk: &mut Desk, at: Ns, permit| {
+        let (step, block) = desk.acquire(&lease("k", Some("id")), at);
+        let received = at + 80 * MS;
+        desk.settle(&block.expect("a block"), Ok(vec![windowed(permit, received / MS)]), received);
+        let reply = waits(step).try_recv().unwrap();
+        let Reply::Granted(slot, first, false) = reply else { panic!("{reply:?}") };
+        assert_eq!(first, at);
+        slot.told(first, received).before.unwrap()
+    };
+    let mut desk = desk(|_| {});
+    let (refused, block) = desk.acquire(&lease("k", Some("id")), 0);
+    let problem = Box::new(Problem::new(Code::NoQuorum, "nobody"));
+    desk.settle(&block.expect("a block"), Err(problem), 80 * MS);
+    assert!(matches!(waits(refused).try_recv().unwrap(), Reply::Problem(_)));
+    assert!(told(&mut desk, LATER, 7) <= 1_080 * MS, "no more than the window and the way");
+    assert!(desk.release("k", 7));
+    assert!(told(&mut desk, 2 * LATER, 8) <= 1_080 * MS);
+}
+
+/// A window that is shorter than the way: every slot is dead when it comes. It is not asked for without end.
+#[test]
+fn slots_that_are_dead_on_arrival_are_told() {
+    let mut desk = desk(|_| {});
+    let asked = Lease { terms: Terms { max_wait: Some(1_000 * MS), ..Terms::default() }, ..lease("k", Some("id")) };
+    let (step, mut block) = desk.acquire(&asked, 0);
+    let mut receiver = waits(step);
+    for round in 1..=3 {
+        assert!(receiver.try_recv().is_err());
+        let asked_for = block.expect("a block");
+        let left = (1_000 - (round - 1) * 80) * MS;
+        assert_eq!(asked_for.waiting[0].terms.max_wait, Some(left), "what has passed is taken off");
+        let mut dead = slot(7 + round, round * 80, 0, "\"10/s\"").unwrap();
+        dead.until = Some(dead.start - MS);
+        block = desk.settle(&asked_for, Ok(vec![Ok(dead)]), round * 80 * MS).1;
+    }
+    assert!(block.is_none());
+    assert!(matches!(receiver.try_recv().unwrap(), Reply::Problem(problem) if problem.code == Code::Expired));
+    assert_eq!((desk.waiting, desk.held), (0, 0));
+}
+
+/// A lead counts from the arrival: the slot that was chosen for it is taken, once.
+#[test]
+fn a_lead_gets_the_slot_that_was_asked_for_it() {
+    let mut desk = desk(|_| {});
+    let asked = Lease { terms: Terms { lead: 100 * MS, ..Terms::default() }, ..lease("k", None) };
+    let (step, block) = desk.acquire(&asked, 0);
+    let (_, next) = desk.settle(&block.expect("a block"), Ok(vec![slot(7, 80, 20, "\"10/s\"")]), 80 * MS);
+    assert_eq!(granted(&waits(step).try_recv().unwrap()), 7);
+    assert!(next.is_none(), "nothing else is asked for");
+}
+
+/// P5 across the two ways: what was put to the cluster is put to it again, also when its key is leased by then.
+#[test]
+fn a_retry_of_what_was_passed_on_is_passed_on() {
+    let mut desk = desk(|_| {});
+    let now_only = Lease { terms: Terms { now_only: true, ..Terms::default() }, ..lease("k", Some("id")) };
+    assert!(matches!(desk.acquire(&now_only, 0), (Step::Now(Reply::Pass), None)));
+    let (_gone, block) = desk.acquire(&lease("k", None), MS);
+    let outcomes = vec![slot(7, 80, 0, "\"10/s\""), slot(8, 80, 100, "\"10/s\"")];
+    let mut block = block.expect("a block");
+    block.extra = 1;
+    desk.settle(&block, Ok(outcomes), 80 * MS);
+    assert_eq!(desk.held, 1);
+    assert!(matches!(desk.acquire(&now_only, 90 * MS).0, Step::Now(Reply::Pass)));
+    desk.passed_in_vain("id");
+    assert_eq!(code(&desk.acquire(&now_only, 91 * MS).0), Code::Denied, "certainly nothing: a new request");
+}
+
+/// The clock stood still while the machine slept: nothing from before is handed out.
+#[test]
+fn after_a_sleep_nothing_is_left_of_what_was_held() {
+    let mut desk = desk(|_| {});
+    let (_first, block) = desk.acquire(&lease("k", None), 0);
+    let mut block = block.expect("a block");
+    block.extra = 1;
+    desk.settle(&block, Ok(vec![slot(7, 80, 0, "\"10/s\""), slot(8, 80, 100, "\"10/s\"")]), 80 * MS);
+    let back = desk.woke_up();
+    assert_eq!((back.len(), &back[0].permits[..], desk.held), (1, &[8][..], 0));
+    // A block that was on its way meanwhile.
+    let (step, block) = desk.acquire(&lease("k", None), 90 * MS);
+    let mut receiver = waits(step);
+    assert!(desk.woke_up().is_empty());
+    let (back, next) = desk.settle(&block.expect("a block"), Ok(vec![slot(9, 170, 0, "\"10/s\"")]), 170 * MS);
+    assert_eq!(back.expect("given back").permits, [9]);
+    assert!(receiver.try_recv().is_err());
+    desk.settle(&next.expect("another one"), Ok(vec![slot(10, 250, 0, "\"10/s\"")]), 250 * MS);
+    assert_eq!(granted(&receiver.try_recv().unwrap()), 10);
+}
+
+/// Slots far ahead do not keep their keys in memory.
+#[test]
+fn a_key_is_forgotten_a_minute_after_its_last_request() {
+    let mut desk = desk(|_| {});
+    let (step, block) = desk.acquire(&lease("k", None), 0);
+    desk.settle(&block.expect("a block"), Ok(vec![slot(7, 80, 86_400_000, "\"1/d\"")]), 80 * MS);
+    assert_eq!(granted(&waits(step).try_recv().unwrap()), 7);
+    desk.tick(FORGET_AFTER_NS);
+    assert_eq!(desk.shelves.len(), 1);
+    desk.tick(FORGET_AFTER_NS + 1);
+    assert!(desk.shelves.is_empty());
 }
 
 /// A worker that went away while it waited gets nothing, and its slot goes to the next.
@@ -137,6 +250,21 @@ fn a_policy_without_slots_is_passed_on() {
     assert!(matches!(desk.acquire(&lease("k", None), 81 * MS), (Step::Now(Reply::Pass), None)));
 }
 
+/// A place in flight that nobody is there for is given back at once: it would be taken until its lease is over.
+#[test]
+fn a_lease_that_nobody_waits_for_is_given_back() {
+    let mut desk = desk(|_| {});
+    let (gone, block) = desk.acquire(&lease("k", None), 0);
+    drop(gone);
+    let concurrency = r#"{"kind":"concurrency","max":5}"#;
+    let (back, _) = desk.settle(&block.expect("a block"), Ok(vec![slot(7, 80, 0, concurrency)]), 80 * MS);
+    assert_eq!(back.expect("given back").permits, [7]);
+    let late = slot(8, 80, 0, concurrency).unwrap();
+    let back = desk.take_back(&lease("k", None).which, late);
+    assert_eq!(back.expect("given back as well").permits, [8]);
+    assert_eq!(desk.held, 0);
+}
+
 /// "Unused slots are given back when demand falls", the newest first; what is about to come is left.
 #[test]
 fn an_idle_site_gives_back() {
@@ -170,5 +298,29 @@ fn every_bound_has_its_error() {
     let _one = desk.acquire(&lease("a", None), 0);
     let _other = desk.acquire(&lease("b", None), 0);
     assert_eq!(code(&desk.acquire(&lease("b", None), 0).0), Code::Overloaded);
-    assert_eq!(code(&desk.acquire(&lease("c", None), 0).0), Code::TooManyKeys);
+    assert_eq!(code(&desk.acquire(&lease("c", Some("id")), 0).0), Code::TooManyKeys);
+    assert_eq!(
+        code(&desk.acquire(&lease("b", Some("id")), 0).0),
+        Code::Overloaded,
+        "no id is kept of what was refused"
+    );
+}
+
+/// A block has room for those who wait, however many are to be held.
+#[test]
+fn a_batch_is_never_all_extra() {
+    let mut desk = desk(|options| (options.block_max, options.slots_max) = (u32::MAX, usize::MAX));
+    let (_step, block) = desk.acquire(&lease("k", None), 0);
+    let block = block.expect("a block");
+    let (_waits, _) = desk.acquire(&lease("k", None), MS);
+    let row = desk.shelves.get_mut(&block.which).unwrap();
+    row.distance = Some(1);
+    for _ in 0..14 {
+        row.pace.used();
+        row.pace.round(true, u32::MAX);
+    }
+    row.pace.used();
+    let (_, next) = desk.settle(&block, Ok(vec![slot(7, 80, 0, "\"1000000/s\"")]), 80 * MS);
+    let next = next.expect("a block");
+    assert_eq!((next.waiting.len(), next.extra), (1, BATCH_REQUESTS_MAX - 1));
 }

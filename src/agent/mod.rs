@@ -13,10 +13,11 @@
 //!
 //! Not here: what is granted (the cluster decides).
 //!
-//! `block.rs` is the pure core; `ids.rs` remembers request ids; `desk.rs` is all state and what happens to it; `reserve.rs` asks for
+//! `block.rs` is the pure core; `ids.rs` remembers request ids; `asleep.rs` knows when the clock stood still; `desk.rs` is all state and what happens to it; `reserve.rs` asks for
 //! blocks and gives back; `cluster.rs` is the way to the nodes; `ask.rs` reads requests; `server.rs` answers workers.
 
 mod ask;
+mod asleep;
 pub mod block;
 mod cluster;
 mod desk;
@@ -27,4 +28,4 @@ mod reserve;
 mod server;
 
 pub use options::Options;
-pub use server::run;
+pub use reserve::Agent;

@@ -1,8 +1,9 @@
 //! Asking for blocks and giving back: what the desk says is to be done, done.
 
+use super::asleep::Asleep;
 use super::block::{Ns, Slot};
-use super::cluster::{Answer, Failed, Question, Upstream};
-use super::desk::{Back, Block, Desk, Outcome};
+use super::cluster::{Answer, Failed, Nodes, Question, Upstream};
+use super::desk::{Back, Block, Desk, Outcome, Wanted};
 use super::meters::{self, Meters};
 use super::options::Options;
 use crate::api::{
@@ -23,12 +24,12 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 const TICK: Duration = Duration::from_millis(20);
 /// Permits on their way back at once.
 const RELEASES_MAX: usize = 32;
-/// The label of an agent in the history.
+/// The label of an agent in the history, where no worker has one.
 const WORKER: &str = "agent";
 
 /// A running agent. Cheap to clone.
 #[derive(Clone)]
-pub(super) struct Agent(Arc<Inner>);
+pub struct Agent(Arc<Inner>);
 
 struct Inner {
     desk: Mutex<Desk>,
@@ -37,6 +38,7 @@ struct Inner {
     meters: Meters,
     /// All instants are counted from here.
     begun: Stopwatch,
+    asleep: Asleep,
     /// Names this run of this agent in its request ids.
     name: String,
     numbers: AtomicU64,
@@ -47,7 +49,13 @@ struct Inner {
 }
 
 impl Agent {
-    pub(super) fn new(options: Options, upstream: Box<dyn Upstream>) -> Result<Self, String> {
+    /// An agent of the nodes that its options name. Says what is wrong with them.
+    pub fn new(options: Options) -> Result<Self, String> {
+        let nodes = Nodes::new(&options.nodes, options.attempt_timeout)?;
+        Self::with(options, Box::new(nodes))
+    }
+
+    pub(super) fn with(options: Options, upstream: Box<dyn Upstream>) -> Result<Self, String> {
         let mut random = [0; 16];
         getrandom::fill(&mut random).map_err(|error| format!("the system has no random numbers: {error}"))?;
         let meters = Meters::new();
@@ -57,6 +65,7 @@ impl Agent {
             options,
             meters,
             begun: Stopwatch::start(),
+            asleep: Asleep::new(),
             name: format!("agent-{:032x}", u128::from_ne_bytes(random)),
             numbers: AtomicU64::new(0),
             releases: Semaphore::new(RELEASES_MAX),
@@ -70,9 +79,15 @@ impl Agent {
         u64::try_from(self.0.begun.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
+    /// The desk, with nothing on it from before the machine last slept.
     pub(super) fn desk(&self) -> MutexGuard<'_, Desk> {
         // Nothing in there stops halfway.
-        self.0.desk.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut desk = self.0.desk.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.0.asleep.slept() {
+            tracing::warn!("the machine slept: all slots that were reserved before are given back");
+            self.give_back(desk.woke_up());
+        }
+        desk
     }
 
     pub(super) fn options(&self) -> &Options {
@@ -185,9 +200,10 @@ impl Agent {
             worker: Some(WORKER.to_owned()),
             ..AcquireRequest::new(&block.which.key)
         };
-        let waiting = block.waiting.iter().map(|(_, terms)| AcquireRequest {
+        let waiting = block.waiting.iter().map(|Wanted { terms, worker, .. }| AcquireRequest {
             max_wait_ms: terms.max_wait.map(Millis::up_from_ns),
             lead_ms: (terms.lead > 0).then(|| Millis::up_from_ns(terms.lead)),
+            worker: Some(worker.clone().unwrap_or_else(|| WORKER.to_owned())),
             ..plain()
         });
         // Slots of a spacing limit follow each other by themselves, and follow what is held: a lead would only leave room

@@ -2,13 +2,13 @@
 
 use super::ask::{self, Asked, Lease};
 use super::block::Ns;
-use super::cluster::{Answer, Nodes};
+use super::cluster::{Answer, Failed};
 use super::desk::{Reply, Step};
 use super::options::Options;
 use super::reserve::Agent;
 use crate::api::{AcquireRequest, AcquireResponse, Code, Millis, Problem, ReleaseRequest, Wait};
 use crate::clock::Stopwatch;
-use crate::edge::{self, Body, Bounds, Incoming, Peer};
+use crate::edge::{self, Body, Bounds, Deadlines, Incoming, Peer};
 use crate::limits::{BATCH_BODY_BYTES_MAX, BODY_BYTES_MAX, BODY_TIMEOUT_MS};
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Response, StatusCode};
@@ -18,47 +18,46 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
-/// Time for the headers of a request, and for a rest between two.
-const HEADER_TIMEOUT: Duration = Duration::from_secs(120);
+/// How long a worker may take for its headers, between two requests, and until it takes a part of its answer: as at a node.
+const DEADLINES: Deadlines =
+    Deadlines { header: Duration::from_secs(10), idle: Duration::from_secs(120), write: Duration::from_secs(10) };
 /// Longest time that a request with `wait: "server"` is held, where it does not say.
 const SERVER_WAIT_MAX: Duration = Duration::from_secs(600);
 
-/// Runs until `shutdown` completes, then answers who is there and gives back what it holds. Fails only if it cannot begin.
-pub async fn run(
-    listener: TcpListener,
-    options: Options,
-    recorder: Option<PrometheusHandle>,
-    shutdown: impl Future<Output = ()>,
-) -> Result<(), String> {
-    let nodes = Nodes::new(&options.nodes, options.attempt_timeout)?;
-    let bounds =
-        Bounds { connections_max: options.connections_max, header_timeout: HEADER_TIMEOUT, grace: options.grace };
-    let grace = options.grace;
-    let agent = Agent::new(options, Box::new(nodes))?;
-    let (answering, shown, closing) = (agent.clone(), recorder.clone(), agent.clone());
-    let handler = move |request, peer| {
-        let (agent, recorder) = (answering.clone(), shown.clone());
-        async move { answer(&agent, recorder.as_ref(), request, peer).await }
-    };
-    // Slots are given back first, while there is time; then workers that wait for their answers get them.
-    let stop = async move {
-        shutdown.await;
-        closing.close(grace).await;
-    };
-    let upkeep = async {
-        match &recorder {
-            Some(recorder) => edge::upkeep(recorder).await,
-            None => std::future::pending().await,
+impl Agent {
+    /// Runs until `shutdown` completes, then answers who is there and gives back what it holds.
+    pub async fn run(
+        self,
+        listener: TcpListener,
+        recorder: Option<PrometheusHandle>,
+        shutdown: impl Future<Output = ()>,
+    ) {
+        let Options { connections_max, grace, .. } = *self.options();
+        let bounds = Bounds { connections_max, deadlines: DEADLINES, grace };
+        let (answering, shown, closing) = (self.clone(), recorder.clone(), self.clone());
+        let handler = move |request, peer| {
+            let (agent, recorder) = (answering.clone(), shown.clone());
+            async move { answer(&agent, recorder.as_ref(), request, peer).await }
+        };
+        // Slots are given back first, while there is time; then workers that wait for their answers get them.
+        let stop = async move {
+            shutdown.await;
+            closing.close(grace).await;
+        };
+        let upkeep = async {
+            match &recorder {
+                Some(recorder) => edge::upkeep(recorder).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = edge::serve(listener, bounds, handler, stop) => {}
+            () = self.keep() => {}
+            () = upkeep => {}
         }
-    };
-    tokio::select! {
-        () = edge::serve(listener, bounds, handler, stop) => {}
-        () = agent.keep() => {}
-        () = upkeep => {}
+        // A block that came while the last workers were answered.
+        self.close(grace).await;
     }
-    // A block that came while the last workers were answered.
-    agent.close(grace).await;
-    Ok(())
 }
 
 async fn answer(
@@ -100,12 +99,20 @@ async fn answer(
             Ok(bytes) => passed(agent, Method::POST, "/acquire/batch", bytes).await,
             Err(error) => edge::problem(&error.problem()),
         },
-        (&Method::GET, path) if path.starts_with("/keys/") => passed(agent, Method::GET, path, Bytes::new()).await,
+        (&Method::GET, path) if is_key(path) => passed(agent, Method::GET, path, Bytes::new()).await,
         _ => {
             let routes = "POST /acquire, /acquire/batch, /release, /renew, GET /keys/KEY, /livez, /readyz, /metrics";
             edge::problem(&Problem::new(Code::NotFound, format!("an agent has no such route; it has {routes}")))
         }
     }
+}
+
+/// Whether a path is that of one key: one segment that stays where it is.
+fn is_key(path: &str) -> bool {
+    let Some(key) = path.strip_prefix("/keys/") else { return false };
+    let decoded = percent_encoding::percent_decode_str(key).collect::<Vec<_>>();
+    // Dots are taken for steps through the path on the way to the node, also behind percent signs.
+    !key.is_empty() && !key.contains('/') && !matches!(&decoded[..], b"." | b"..")
 }
 
 async fn acquire(agent: &Agent, body: &[u8], headers: &HeaderMap) -> Response<Body> {
@@ -180,14 +187,15 @@ impl Drop for Waiting<'_> {
         if let Ok(Reply::Granted(slot, ..)) = receiver.try_recv()
             && self.lease.id.is_none()
         {
-            self.agent.desk().take_back(&self.lease.which, slot);
+            let back = self.agent.desk().take_back(&self.lease.which, slot);
+            self.agent.give_back(back.into_iter().collect());
         }
     }
 }
 
 /// A request that a block could have served, as the cluster understands it.
 fn request_of(lease: &Lease, fresh_id: impl FnOnce() -> String) -> AcquireRequest {
-    let Lease { which, limit, terms, id } = lease;
+    let Lease { which, limit, terms, id, worker } = lease;
     let some = |ns: Ns| Millis::up_from_ns(ns);
     AcquireRequest {
         limit: limit.clone(),
@@ -195,6 +203,7 @@ fn request_of(lease: &Lease, fresh_id: impl FnOnce() -> String) -> AcquireReques
         lead_ms: (terms.lead > 0).then(|| some(terms.lead)),
         wait: if terms.now_only { Wait::None } else { Wait::Client },
         request_id: Some(id.clone().unwrap_or_else(fresh_id)),
+        worker: worker.clone(),
         ..AcquireRequest::new(&which.key)
     }
 }
@@ -212,7 +221,15 @@ async fn pass(agent: &Agent, request: AcquireRequest) -> (&'static str, Response
         return ("error", edge::problem(&Problem::new(Code::Internal, "no JSON comes of that")));
     };
     agent.meters().passed.increment(1);
-    match agent.put_within(Method::POST, "/acquire", body.into(), patience).await {
+    let answer = agent.put_within(Method::POST, "/acquire", body.into(), patience).await;
+    let in_vain = match &answer {
+        Ok(answer) => answer.status != 200,
+        Err(failed) => matches!(failed, Failed::Unavailable(_)),
+    };
+    if let Some(id) = request.request_id.filter(|_| in_vain) {
+        agent.desk().passed_in_vain(&id);
+    }
+    match answer {
         Ok(answer) => {
             let outcome = if answer.status == 200 { "granted" } else { counted(answer.status) };
             (outcome, said_by_a_node(answer))
@@ -254,4 +271,21 @@ fn said_by_a_node(answer: Answer) -> Response<Body> {
         response.headers_mut().insert(name, value.clone());
     }
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_one_key_is_looked_at() {
+        for good in ["/keys/k", "/keys/a%2Fb", "/keys/...", "/keys/a..b", "/keys/%20"] {
+            assert!(is_key(good), "{good}");
+        }
+        for bad in
+            ["/keys", "/keys/", "/keys/..", "/keys/.", "/keys/%2e%2E", "/keys/.%2e", "/keys/../policies", "/keys/a/b"]
+        {
+            assert!(!is_key(bad), "{bad}");
+        }
+    }
 }

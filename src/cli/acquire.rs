@@ -3,19 +3,24 @@
 //! With a start window the permit is checked once more right before it is used; one that came too late is discarded and
 //! another one asked for, because its slot is spent.
 //!
+//! A signal that comes before the start gives the permit back, or the one that is on its way; a second one ends this at once.
+//!
 //! A command takes the place of this process, unless the permit is a lease: that has to be kept (`hold.rs`).
 
 use super::exit::{Exit, Failure};
+use super::hold::{SIGNALLED, Signals};
 use super::output::{self, Output, seconds};
 use super::reach::{Reach, duration};
 use super::{hold, limit};
 use crate::api::{AcquireRequest, Code, Limit, Millis, Wait};
-use crate::client::{Error, Permit};
+use crate::client::{Client, Error, Permit};
 use crate::limits::COST_MAX;
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
+use std::future::pending;
 use std::io;
 use std::os::unix::process::CommandExt;
+use std::pin::pin;
 use std::process::Command;
 use std::time::Duration;
 
@@ -70,8 +75,18 @@ pub(super) struct Args {
 
 pub(super) async fn run(args: &Args, output: Output) -> Result<(), Failure> {
     let client = args.reach.client()?;
+    let waits = args.wait || !args.command.is_empty();
+    // Whoever does not wait has nothing to give back but what it is about to print.
+    let mut signals = if waits { Some(Signals::listen()?) } else { None };
     for _ in 0..DISCARDED_MAX {
-        let permit = match client.request(request(args)).await {
+        let asked = {
+            let mut asking = pin!(client.request(request(args)));
+            tokio::select! {
+                asked = &mut asking => asked,
+                signal = next(&mut signals) => return Err(interrupted(&client, asking, signal, &mut signals).await),
+            }
+        };
+        let permit = match asked {
             Ok(permit) => permit,
             Err(Error::Refused(problem)) if problem.code == Code::Expired && args.request_id.is_none() => {
                 output::message("the permit came too late to be used; asking again");
@@ -79,10 +94,17 @@ pub(super) async fn run(args: &Args, output: Output) -> Result<(), Failure> {
             }
             Err(error) => return Err(explained(error)),
         };
-        let waits = args.wait || !args.command.is_empty();
         if waits {
             announce(&permit);
-            if let Err(late) = permit.wait().await {
+            let waited = tokio::select! {
+                biased;
+                signal = next(&mut signals) => {
+                    let there = std::future::ready(Ok(permit));
+                    return Err(interrupted(&client, there, signal, &mut signals).await);
+                }
+                waited = permit.wait() => waited,
+            };
+            if let Err(late) = waited {
                 if args.request_id.is_some() {
                     return Err(Failure::error(format!("{late}; ask again under another --request-id")));
                 }
@@ -102,6 +124,46 @@ pub(super) async fn run(args: &Args, output: Output) -> Result<(), Failure> {
         "{DISCARDED_MAX} permits in a row came too late to be used: the start window is too short for the way between \
          here and the cluster"
     )))
+}
+
+/// The next signal; none comes to whoever does not listen.
+async fn next(signals: &mut Option<Signals>) -> &'static str {
+    match signals {
+        Some(signals) => signals.next().await,
+        None => pending().await,
+    }
+}
+
+/// Gives back what was asked for, unless another signal comes first; then ends as the signal would have ended it.
+async fn interrupted(
+    client: &Client,
+    asking: impl Future<Output = Result<Permit, Error>>,
+    signal: &'static str,
+    signals: &mut Option<Signals>,
+) -> Failure {
+    let give_back = async {
+        let Ok(permit) = asking.await else { return };
+        let (key, number) = (&permit.grant.key, permit.grant.permit);
+        match client.release(key, number).await {
+            Ok(answer) if answer.released => output::message(&format!("permit {number} of {key} is given back")),
+            Ok(_) => {}
+            Err(error) => output::message(&format!("permit {number} of {key} is not given back: {error}")),
+        }
+    };
+    tokio::select! {
+        () = give_back => {}
+        _ = next(signals) => {}
+    }
+    let number = match signal {
+        "HUP" => 1,
+        "INT" => 2,
+        "QUIT" => 3,
+        "USR1" => 10,
+        "USR2" => 12,
+        _ => 15,
+    };
+    let code = u8::try_from(SIGNALLED + number).unwrap_or(u8::MAX);
+    Failure::new(Exit::Command(code), format!("ended by SIG{signal} before the slot had come"))
 }
 
 fn request(args: &Args) -> AcquireRequest {

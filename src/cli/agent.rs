@@ -1,11 +1,10 @@
 //! `quorate agent`: leased blocks for a site that is far from the cluster.
 
 use super::exit::Failure;
-use super::output;
-use super::proxy::{address, bind};
-use super::reach::duration;
+use super::listen::{announce, bind};
+use super::reach::{Nodes, duration};
 use super::runtime;
-use crate::agent::{self, Options};
+use crate::agent::{Agent, Options};
 use crate::edge::Signals;
 use crate::metric_names;
 use crate::telemetry::{self, Format};
@@ -17,15 +16,8 @@ pub(super) struct Args {
     /// Where to listen for the workers of this site
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7070")]
     listen: String,
-    /// The nodes to ask, in this order until the leader is known
-    #[arg(
-        long,
-        value_name = "URLS",
-        env = "QUORATE_NODES",
-        value_delimiter = ',',
-        default_value = "http://127.0.0.1:7001,http://127.0.0.1:7002,http://127.0.0.1:7003"
-    )]
-    nodes: Vec<String>,
+    #[command(flatten)]
+    nodes: Nodes,
     /// How long to try before a worker is refused
     #[arg(long, value_name = "DURATION", env = "QUORATE_TIMEOUT", default_value = "3s", value_parser = duration)]
     timeout: Duration,
@@ -67,8 +59,6 @@ async fn serve(args: Args) -> Result<(), Failure> {
     let recorder =
         metric_names::install().map_err(|error| Failure::error(format!("cannot record metrics: {error}")))?;
     let mut signals = Signals::new().map_err(|error| Failure::error(format!("cannot listen for signals: {error}")))?;
-    let listener = bind(&args.listen).await?;
-    output::line(&format!("listening on http://{}", address(&listener)?))?;
     let options = Options {
         timeout: args.timeout,
         attempt_timeout: args.attempt_timeout.min(args.timeout),
@@ -79,11 +69,16 @@ async fn serve(args: Args) -> Result<(), Failure> {
         waiting_max: args.max_waiting as usize,
         connections_max: args.max_connections as usize,
         grace: args.drain,
-        ..Options::new(args.nodes.into_iter().filter(|node| !node.is_empty()).collect())
+        ..Options::new(args.nodes.urls())
     };
+    // Whoever reads where it listens may rely on it: what is wrong with the nodes is said before.
+    let agent = Agent::new(options).map_err(Failure::usage)?;
+    let listener = bind(&args.listen).await?;
+    announce("listening on", &listener, "")?;
     let asked = async move {
         let why = signals.asked().await;
         tracing::info!(%why, "stopping");
     };
-    agent::run(listener, options, Some(recorder), asked).await.map_err(Failure::usage)
+    agent.run(listener, Some(recorder), asked).await;
+    Ok(())
 }

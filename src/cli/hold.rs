@@ -27,7 +27,7 @@ use tokio::time::timeout;
 /// How long a command gets between being asked to end and being killed.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// What shells add to the number of the signal that ended a command.
-const SIGNALLED: i32 = 128;
+pub(super) const SIGNALLED: i32 = 128;
 
 /// How sure the place is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -178,13 +178,13 @@ fn reaches_all(signal: &str) -> bool {
     terminal && matches!(signal, "INT" | "QUIT")
 }
 
-/// The signals that are passed on.
-struct Signals(Vec<(Signal, &'static str)>);
+/// The signals that would end this process.
+pub(super) struct Signals(Vec<(Signal, &'static str)>);
 
 impl Signals {
     /// Listens for all that would end this process. What whoever started it wants ignored (`nohup`) stays that way, here and
     /// in the command.
-    fn listen() -> Result<Self, Failure> {
+    pub(super) fn listen() -> Result<Self, Failure> {
         let kinds = [
             (SignalKind::hangup(), "HUP"),
             (SignalKind::interrupt(), "INT"),
@@ -201,7 +201,7 @@ impl Signals {
     }
 
     /// The name of the next one that arrives.
-    async fn next(&mut self) -> &'static str {
+    pub(super) async fn next(&mut self) -> &'static str {
         poll_fn(|context| {
             for (signal, name) in &mut self.0 {
                 if signal.poll_recv(context).is_ready() {

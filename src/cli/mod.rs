@@ -22,6 +22,7 @@ mod history;
 mod hold;
 mod key;
 mod limit;
+mod listen;
 mod node;
 mod output;
 mod policy;

@@ -1,7 +1,7 @@
 //! `quorate proxy`: a reverse proxy that holds each request until its permit.
 
 use super::exit::Failure;
-use super::output;
+use super::listen::{announce, bind};
 use super::reach::{Reach, duration};
 use super::{limit, runtime};
 use crate::api::{Kind, Limit};
@@ -11,7 +11,6 @@ use crate::proxy::{self, KeySource, Listeners, Options};
 use crate::telemetry::{self, Format};
 use http::uri::Authority;
 use std::time::Duration;
-use tokio::net::TcpListener;
 
 const UPSTREAM_HELP: &str = "Where requests go, such as http://127.0.0.1:9000";
 const KEY_HELP: &str = "What a request is limited by: path, header:NAME or const:NAME";
@@ -41,7 +40,7 @@ pub(super) struct Args {
     /// Connections at once
     #[arg(long, value_name = "COUNT", default_value_t = 4_096, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     max_connections: u32,
-    /// Time for the upstream to begin its answer
+    /// Longest silence of the upstream, before its answer and in the middle of it
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = duration)]
     upstream_timeout: Duration,
     /// Time for answers in flight when it stops
@@ -70,12 +69,12 @@ async fn serve(args: Args) -> Result<(), Failure> {
         metric_names::install().map_err(|error| Failure::error(format!("cannot record metrics: {error}")))?;
     let mut signals = Signals::new().map_err(|error| Failure::error(format!("cannot listen for signals: {error}")))?;
     let requests = bind(&args.listen).await?;
-    output::line(&format!("listening on http://{}", address(&requests)?))?;
+    announce("listening on", &requests, "")?;
     let metrics = match &args.metrics_listen {
         Some(place) => {
             let listener = bind(place).await?;
-            output::line(&format!("metrics on http://{}/metrics", address(&listener)?))?;
-            Some((listener, recorder))
+            announce("metrics on", &listener, "/metrics")?;
+            Some(listener)
         }
         None => None,
     };
@@ -93,16 +92,6 @@ async fn serve(args: Args) -> Result<(), Failure> {
         let why = signals.asked().await;
         tracing::info!(%why, "stopping");
     };
-    let done = proxy::run(Listeners { requests, metrics }, options, client, asked).await;
+    let done = proxy::run(Listeners { requests, metrics }, options, client, recorder, asked).await;
     done.map_err(Failure::error)
-}
-
-/// Listens, or says why not.
-pub(super) async fn bind(place: &str) -> Result<TcpListener, Failure> {
-    TcpListener::bind(place).await.map_err(|error| Failure::error(format!("cannot listen on {place}: {error}")))
-}
-
-/// Where a listener is: with port 0 only it knows.
-pub(super) fn address(listener: &TcpListener) -> Result<std::net::SocketAddr, Failure> {
-    listener.local_addr().map_err(|error| Failure::error(format!("a listener without an address: {error}")))
 }

@@ -8,8 +8,11 @@ use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full};
 use serde::Serialize;
 
+/// Whatever may go wrong with a body that is passed on.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
 /// The body of an answer: whole, or passed on from somewhere else as it comes.
-pub type Body = BoxBody<Bytes, hyper::Error>;
+pub type Body = BoxBody<Bytes, BoxError>;
 
 /// A success.
 pub fn json(body: &impl Serialize) -> Response<Body> {

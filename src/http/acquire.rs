@@ -2,10 +2,10 @@
 
 use super::answer::{self, Tally};
 use super::app::App;
-use super::socket::Hangup;
 use super::{ask, body, respond};
 use crate::api::{AcquireRequest, AcquireResponse, AllOfResponse, Code, Problem, Wait};
 use crate::clock::Stopwatch;
+use crate::edge::Hangup;
 use crate::node::Failure;
 use crate::state::{Acquire, Command, Identity};
 use axum::extract::{Request, State};

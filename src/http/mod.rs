@@ -23,7 +23,6 @@ mod ceiling;
 mod cluster;
 mod crew;
 mod digest;
-mod guard;
 mod history;
 mod index;
 mod keys;
@@ -37,7 +36,6 @@ mod policies;
 mod probes;
 mod query;
 mod rate_limit;
-mod reject;
 mod release;
 mod respond;
 mod route;
@@ -45,7 +43,6 @@ mod server;
 #[cfg(test)]
 mod server_tests;
 mod shell;
-mod socket;
 mod upstream;
 mod utc;
 

@@ -4,13 +4,13 @@
 
 use super::app::App;
 use super::ceiling::Ceiling;
-use super::guard::Guarded;
 use super::options::Options;
-use super::reject::{self, REJECTIONS_MAX};
 use super::route;
 use super::shell;
-use super::socket::Socket;
 use super::upstream::Upstream;
+use crate::edge::accept::{self, pause, until_stopped};
+use crate::edge::reject::{self, REJECTIONS_MAX};
+use crate::edge::{Deadlines, Guarded, Socket};
 use crate::limits::HEADER_BYTES_MAX;
 use crate::node::Handle;
 use axum::Router;
@@ -20,19 +20,15 @@ use hyper_util::rt::TokioIo;
 use metrics::Gauge;
 use std::convert::Infallible;
 use std::future::Future;
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+use tokio::time::{MissedTickBehavior, interval};
 
 /// How often the recorder of the metrics tidies up: histograms keep every sample until then.
 const UPKEEP: Duration = Duration::from_secs(5);
-
-/// How long to leave a listener alone that cannot accept, most likely because the process is out of descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Serves clients on `listener` until `shutdown` completes; then accepts nobody any more, lets requests in flight
 /// finish within `options.shutdown_grace`, and closes what is left.
@@ -60,7 +56,7 @@ pub(super) async fn run(
         tokio::select! {
             biased;
             () = &mut shutdown => break,
-            Some(ended) = server.tasks.join_next() => log_end(ended),
+            Some(ended) = server.tasks.join_next() => accept::ended(ended),
             _ = upkeep.tick() => server.upkeep(),
             accepted = listener.accept() => match accepted {
                 Ok((socket, _)) => server.accept(socket),
@@ -144,22 +140,18 @@ impl Server {
     fn turn_away(&mut self, socket: TcpStream) {
         self.app.meters.connections_rejected.increment(1);
         let Ok(place) = Arc::clone(&self.rejections).try_acquire_owned() else { return };
-        let response = reject::response(shell::leader_url(&self.app).as_deref());
+        let response = reject::response(
+            "this node has as many connections as it takes; ask another one",
+            shell::leader_url(&self.app).as_deref(),
+        );
         self.tasks.spawn(async move {
             reject::reject(socket, &response).await;
             drop(place);
         });
     }
 
-    async fn drain(mut self) {
-        self.stopping.send_replace(true);
-        let grace = self.app.options.shutdown_grace;
-        let tasks = &mut self.tasks;
-        let all = async { while tasks.join_next().await.is_some() {} };
-        if timeout(grace, all).await.is_err() {
-            tracing::warn!(connections = self.tasks.len(), "closing connections whose requests did not finish in time");
-        }
-        self.tasks.shutdown().await;
+    async fn drain(self) {
+        accept::drain(self.tasks, &self.stopping, self.app.options.shutdown_grace).await;
     }
 }
 
@@ -182,9 +174,11 @@ impl Drop for Open {
     }
 }
 
-async fn connection(socket: TcpStream, app: Arc<App>, router: Router, mut stopping: watch::Receiver<bool>, open: Open) {
+async fn connection(socket: TcpStream, app: Arc<App>, router: Router, stopping: watch::Receiver<bool>, open: Open) {
     let (socket, hangup) = Socket::new(socket);
-    let guarded = Guarded::new(socket, &app.options);
+    let Options { header_timeout, idle_timeout, write_timeout, .. } = app.options;
+    let deadlines = Deadlines { header: header_timeout, idle: idle_timeout, write: write_timeout };
+    let guarded = Guarded::new(socket, deadlines);
     let phase = guarded.phase();
     let service = service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
         let (app, router, phase) = (Arc::clone(&app), router.clone(), phase.clone());
@@ -201,34 +195,6 @@ async fn connection(socket: TcpStream, app: Arc<App>, router: Router, mut stoppi
         .header_read_timeout(None)
         .max_buf_size(HEADER_BYTES_MAX)
         .serve_connection(TokioIo::new(guarded), service);
-    let told_to_stop = async move {
-        let _ = stopping.wait_for(|stopping| *stopping).await;
-    };
-    tokio::pin!(connection);
-    let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
-        () = told_to_stop => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
-        }
-    };
-    if let Err(error) = ended {
-        tracing::debug!(%error, "a connection ended early");
-    }
+    until_stopped(connection, stopping).await;
     drop(open);
-}
-
-fn log_end(ended: Result<(), tokio::task::JoinError>) {
-    if let Err(error) = ended {
-        tracing::error!(%error, "the task of a connection failed");
-    }
-}
-
-/// Errors of one connection pass by themselves; any other would come again at once.
-async fn pause(error: &io::Error) {
-    let passing = [io::ErrorKind::ConnectionAborted, io::ErrorKind::ConnectionReset, io::ErrorKind::ConnectionRefused];
-    if !passing.contains(&error.kind()) {
-        tracing::warn!(%error, "cannot accept connections");
-        sleep(ACCEPT_PAUSE).await;
-    }
 }

@@ -2,7 +2,9 @@
 
 use super::headers;
 use super::refusal::Refusal;
-use crate::edge::{Body, Incoming};
+use super::timed::Timed;
+use crate::edge::{Body, HttpBody, Incoming};
+use http::header::TRANSFER_ENCODING;
 use http::uri::{Authority, Scheme};
 use http::{HeaderValue, Method, Request, Response, Uri, Version};
 use http_body_util::BodyExt;
@@ -14,6 +16,8 @@ use tokio::time::timeout;
 
 /// Longest time for a connection to come about.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a client may be silent in the middle of its body.
+const BODY_IDLE: Duration = Duration::from_secs(60);
 /// How long a connection rests before it is closed.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Connections to the upstream that rest at once.
@@ -22,9 +26,10 @@ const IDLE_MAX: usize = 256;
 /// The way to the upstream.
 #[derive(Debug, Clone)]
 pub(super) struct Forwarder {
-    client: Client<HttpConnector, Incoming>,
+    client: Client<HttpConnector, Timed<Incoming>>,
     upstream: Authority,
     host: HeaderValue,
+    /// Longest silence of the upstream.
     answer_within: Duration,
 }
 
@@ -42,25 +47,50 @@ impl Forwarder {
         Ok(Self { client, upstream, host, answer_within })
     }
 
+    /// Where a request goes; else why it cannot be passed on.
+    pub(super) fn target(&self, method: &Method, asked: &Uri) -> Result<Uri, Refusal> {
+        passed_on(&self.upstream, method, asked).map_err(Refusal::NoKey)
+    }
+
     /// The answer of the upstream, its body still to come.
-    pub(super) async fn forward(&self, request: Request<Incoming>, client: &str) -> Result<Response<Body>, Refusal> {
-        let request = self.prepared(request, client)?;
-        let answer = timeout(self.answer_within, self.client.request(request));
-        let response = answer.await.map_err(|_| Refusal::Silent(self.answer_within))?;
-        let mut response = response.map_err(|error| Refusal::Unreachable(causes(&error)))?;
+    pub(super) async fn forward(
+        &self,
+        request: Request<Incoming>,
+        target: Uri,
+        client: &str,
+    ) -> Result<Response<Body>, Refusal> {
+        let request = self.prepared(request, target, client).map(|body| Timed::new(body, BODY_IDLE));
+        let upload = request.body().progress();
+        let mut answer = std::pin::pin!(self.client.request(request));
+        // The time for an answer begins when the upstream has taken all there is to take: a long upload is not its silence.
+        let response = loop {
+            let left = self.answer_within.saturating_sub(upload.still());
+            match timeout(left, &mut answer).await {
+                Ok(done) => break done,
+                Err(_) if upload.still() >= self.answer_within => return Err(Refusal::Silent(self.answer_within)),
+                Err(_) => {}
+            }
+        };
+        let mut response = response.map_err(|error| {
+            if upload.given_up() { Refusal::SlowBody } else { Refusal::Unreachable(causes(&error)) }
+        })?;
         let version = response.version();
         headers::towards_client(response.headers_mut(), version);
         // The next hop is ours to speak with.
         *response.version_mut() = Version::HTTP_11;
-        Ok(response.map(BodyExt::boxed))
+        Ok(response.map(|body| Timed::new(body, self.answer_within).boxed()))
     }
 
-    fn prepared(&self, mut request: Request<Incoming>, client: &str) -> Result<Request<Incoming>, Refusal> {
-        *request.uri_mut() = passed_on(&self.upstream, request.method(), request.uri()).map_err(Refusal::NoKey)?;
+    fn prepared(&self, mut request: Request<Incoming>, target: Uri, client: &str) -> Request<Incoming> {
+        *request.uri_mut() = target;
         let version = request.version();
         headers::towards_upstream(request.headers_mut(), &self.host, client, version);
+        if request.body().size_hint().exact().is_none() {
+            // Without it a GET would be taken for one without a body, whatever follows.
+            request.headers_mut().insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+        }
         *request.version_mut() = Version::HTTP_11;
-        Ok(request)
+        request
     }
 }
 

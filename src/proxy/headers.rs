@@ -44,15 +44,16 @@ pub(super) fn towards_upstream(headers: &mut HeaderMap, host: &HeaderValue, clie
     strip(headers);
     // Answered here, when the body is first wanted.
     headers.remove(EXPECT);
-    if let Some(asked) = headers.insert(HOST, host.clone())
-        && !headers.contains_key(FORWARDED)
-    {
-        headers.entry(X_FORWARDED_HOST).or_insert(asked);
+    // What a client says of hosts and protocols before this one is not known to be true. Of addresses, the last one is ours.
+    headers.remove(FORWARDED);
+    headers.remove(X_FORWARDED_HOST);
+    if let Some(asked) = headers.insert(HOST, host.clone()) {
+        headers.insert(X_FORWARDED_HOST, asked);
     }
     if let Ok(client) = HeaderValue::from_str(client) {
         headers.append(X_FORWARDED_FOR, client);
     }
-    headers.entry(X_FORWARDED_PROTO).or_insert(HeaderValue::from_static("http"));
+    headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static("http"));
     headers.append(VIA, via(version));
 }
 
@@ -114,5 +115,21 @@ mod tests {
         let chain: Vec<_> = map.get_all("x-forwarded-for").iter().collect();
         assert_eq!(chain, ["10.0.0.9", "10.0.0.1"]);
         assert_eq!(map["via"], "1.1 quorate");
+    }
+
+    #[test]
+    fn what_a_client_claims_of_itself_is_not_passed_on_as_ours() {
+        let mut map = headers(&[
+            ("host", "api.example"),
+            ("x-forwarded-host", "evil.example"),
+            ("x-forwarded-proto", "https"),
+            ("forwarded", "host=evil.example"),
+        ]);
+        towards_upstream(&mut map, &HeaderValue::from_static("127.0.0.1:9000"), "10.0.0.1", Version::HTTP_11);
+        assert_eq!(
+            (&map["x-forwarded-host"], &map["x-forwarded-proto"]),
+            (&"api.example".parse().unwrap(), &"http".parse().unwrap())
+        );
+        assert!(!map.contains_key("forwarded"));
     }
 }

@@ -62,6 +62,8 @@ impl Holder {
             let left = self.options.max_wait.saturating_sub(watch.elapsed());
             match self.errands.ask(key, self.request(key, left)).answer().await {
                 Ok(held) => {
+                    // The next one of the line may ask while this one waits for its slot.
+                    place = None;
                     let Some(permit) = held.permit() else { continue };
                     if is_lease(permit.grant.limit.as_ref()) {
                         return Err(Refusal::Refused(Box::new(no_leases(key))));
@@ -77,11 +79,11 @@ impl Holder {
                         return Err(Refusal::Expired(expired));
                     }
                 }
-                Err(Error::RateLimited(problem)) if problem.reason == Some(Reason::ReservationsFull) => {
+                Err(Error::RateLimited(problem)) if problem.reason.is_some_and(is_for_want_of_a_place) => {
                     let pause = problem.retry_after_ms.map_or(PAUSE_MIN, Millis::duration).max(PAUSE_MIN);
                     let begun = Stopwatch::start();
                     if pause > left {
-                        return Err(Refusal::TooLong(problem.detail, Some(Millis::up_from(pause))));
+                        return Err(Refusal::TooLong(problem));
                     }
                     if place.is_some() {
                         sleep(pause).await;
@@ -99,8 +101,9 @@ impl Holder {
     async fn stand(&self, key: &str, watch: &Stopwatch) -> Result<Place, Refusal> {
         let left = self.options.max_wait.saturating_sub(watch.elapsed());
         timeout(left, self.lines.stand(key)).await.map_err(|_| {
-            let detail = format!("no reservation became free within {:?}", self.options.max_wait);
-            Refusal::TooLong(detail, None)
+            let detail = format!("nothing became free within {:?}", self.options.max_wait);
+            let retry_after = Millis::up_from_ns(1_000_000_000);
+            Refusal::TooLong(Box::new(Problem::denied(key, Reason::WouldWaitTooLong, retry_after, detail)))
         })
     }
 
@@ -112,6 +115,11 @@ impl Holder {
             ..AcquireRequest::new(key)
         }
     }
+}
+
+/// Whether waiting could help. A place in flight becomes free when somebody's work ends, which a proxy does not keep.
+const fn is_for_want_of_a_place(reason: Reason) -> bool {
+    matches!(reason, Reason::ReservationsFull | Reason::WindowFull)
 }
 
 /// Whether a limit bounds what is in flight and not what starts.

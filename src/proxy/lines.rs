@@ -1,16 +1,29 @@
 //! Lines of requests whose limit has no reservation left, one for each key: first come, first served.
 //!
-//! Only the head of a line asks the cluster again. Without it, all that were refused would come back at the same instant.
+//! Only those at the head of a line ask the cluster again. Without it, all that were refused would come back at the same instant.
+//! There are several of them, because each pays the way to the cluster before the next one can.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use tokio::sync::OwnedMutexGuard;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-type Head = Arc<tokio::sync::Mutex<()>>;
+/// At the head of one line at once: over a way of 80 ms that is two hundred permits a second.
+const HEADS: usize = 16;
+
+type Head = Arc<Semaphore>;
 
 /// All lines. There are never more than held requests, so they need no bound of their own.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Lines(Arc<Mutex<HashMap<String, Head>>>);
+#[derive(Debug, Clone)]
+pub(super) struct Lines {
+    heads: usize,
+    lines: Arc<Mutex<HashMap<String, Head>>>,
+}
+
+impl Default for Lines {
+    fn default() -> Self {
+        Self::with_heads(HEADS)
+    }
+}
 
 /// A place in a line: at its head, once it is there.
 #[derive(Debug)]
@@ -18,10 +31,14 @@ pub(super) struct Place {
     lines: Lines,
     key: String,
     /// `None` only while it is being given up.
-    head: Option<OwnedMutexGuard<()>>,
+    head: Option<OwnedSemaphorePermit>,
 }
 
 impl Lines {
+    fn with_heads(heads: usize) -> Self {
+        Self { heads, lines: Arc::default() }
+    }
+
     /// Whether somebody stands in line for this key.
     pub(super) fn any(&self, key: &str) -> bool {
         self.with(|lines| lines.contains_key(key))
@@ -31,9 +48,11 @@ impl Lines {
     pub(super) async fn stand(&self, key: &str) -> Place {
         // Given up while it waits, it leaves the line, and whoever is last takes the line away: so this is dropped last.
         let _leaving = Leaving { lines: self, key };
-        let head = self.with(|lines| Arc::clone(lines.entry(key.to_owned()).or_default()));
-        let guard = head.lock_owned().await;
-        Place { lines: self.clone(), key: key.to_owned(), head: Some(guard) }
+        let new = || Arc::new(Semaphore::new(self.heads));
+        let head = self.with(|lines| Arc::clone(lines.entry(key.to_owned()).or_insert_with(new)));
+        // Lines are never closed; if one were, nobody would have to wait.
+        let head = head.acquire_owned().await.ok();
+        Place { lines: self.clone(), key: key.to_owned(), head }
     }
 
     fn forget_if_empty(&self, key: &str) {
@@ -45,7 +64,7 @@ impl Lines {
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut HashMap<String, Head>) -> T) -> T {
-        act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        act(&mut self.lines.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -76,7 +95,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_line_is_served_in_order_and_gone_with_its_last() {
-        let lines = Lines::default();
+        let lines = Lines::with_heads(1);
         let mut cx = Context::from_waker(Waker::noop());
         let first = lines.stand("k").await;
         assert!(lines.any("k") && !lines.any("other"));
@@ -95,9 +114,24 @@ mod tests {
         assert!(!lines.any("k"));
     }
 
+    /// A line with one head would grant one permit for each way to the cluster and back.
+    #[tokio::test]
+    async fn several_are_at_the_head() {
+        let lines = Lines::default();
+        let mut heads = Vec::new();
+        for _ in 0..HEADS {
+            heads.push(lines.stand("k").await);
+        }
+        let mut next = pin!(lines.stand("k"));
+        assert!(next.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        heads.pop();
+        drop(next.await);
+        assert!(lines.any("k"));
+    }
+
     #[tokio::test]
     async fn whoever_gives_up_last_takes_the_line_away() {
-        let lines = Lines::default();
+        let lines = Lines::with_heads(1);
         let head = lines.stand("k").await;
         let waiting = lines.clone();
         let task = tokio::spawn(async move { drop(waiting.stand("k").await) });

@@ -20,6 +20,7 @@ mod meters;
 mod options;
 mod refusal;
 mod server;
+mod timed;
 
 pub use options::{KeySource, Options, upstream};
 pub use server::{Listeners, run};

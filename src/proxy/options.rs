@@ -2,6 +2,7 @@
 
 use crate::api::Limit;
 use crate::edge::Peer;
+use crate::limits::KEY_BYTES_MAX;
 use http::HeaderName;
 use http::request::Parts;
 use http::uri::{Authority, Uri};
@@ -23,7 +24,7 @@ pub struct Options {
     pub waiting_max: usize,
     /// Connections at once.
     pub connections_max: usize,
-    /// Time for the upstream to begin its answer.
+    /// Longest silence of the upstream: before its answer and in the middle of it.
     pub upstream_timeout: Duration,
     /// Time for requests in flight when it stops.
     pub grace: Duration,
@@ -44,7 +45,7 @@ impl KeySource {
     /// The key of a request; else why it has none.
     pub(super) fn of(&self, parts: &Parts) -> Result<String, String> {
         match self {
-            Self::Path => Ok(parts.uri.path().to_owned()),
+            Self::Path => Ok(key_of_path(parts.uri.path())),
             Self::Const(key) => Ok(key.clone()),
             Self::Header(name) => {
                 let mut values = parts.headers.get_all(name).iter();
@@ -60,6 +61,18 @@ impl KeySource {
             }
         }
     }
+}
+
+/// The key of a path: the path itself, or if that is too long for a key, its beginning and a hash of all of it. A `#` is never
+/// part of a path, so no other path has this key.
+fn key_of_path(path: &str) -> String {
+    const HASH_DIGITS: usize = 32;
+    if path.len() <= KEY_BYTES_MAX {
+        return path.to_owned();
+    }
+    let hash = blake3::hash(path.as_bytes()).to_hex();
+    let cut = (0..KEY_BYTES_MAX - HASH_DIGITS).rev().find(|at| path.is_char_boundary(*at)).unwrap_or(0);
+    format!("{}#{}", &path[..cut], &hash[..HASH_DIGITS])
 }
 
 impl FromStr for KeySource {
@@ -120,6 +133,11 @@ mod tests {
         let twice = parts("/", &[("x-tenant", "a"), ("x-tenant", "b")]);
         assert!(key("header:x-tenant", &twice).unwrap_err().contains("more than once"));
         assert!(key("header:x-tenant", &parts("/", &[("x-tenant", "")])).unwrap_err().contains("empty"));
+        let long = |end: &str| key("path", &parts(&format!("/{}{end}", "x".repeat(300)), &[])).unwrap();
+        assert_eq!((long("a").len(), long("a")), (KEY_BYTES_MAX, long("a")));
+        assert_ne!(long("a"), long("b"), "all of it counts");
+        let exact = format!("/{}", "x".repeat(KEY_BYTES_MAX - 1));
+        assert_eq!(key("path", &parts(&exact, &[])), Ok(exact));
         for bad in ["", "host", "header:", "header:a b", "const:"] {
             assert!(bad.parse::<KeySource>().is_err(), "{bad}");
         }

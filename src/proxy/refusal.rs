@@ -3,7 +3,7 @@
 //! What the cluster said is passed on in its own words. What only a proxy can say has codes of its own, `upstream_unreachable`
 //! and `upstream_timeout`.
 
-use crate::api::{Code, Millis, Problem, Reason};
+use crate::api::{Code, Problem, Reason};
 use crate::client::Error;
 use crate::edge::{self, Body};
 use http::Response;
@@ -17,14 +17,16 @@ pub(super) enum Refusal {
     NoKey(String),
     /// As many are held as may be.
     Full(usize),
-    /// It would be held for too long; for so long it is better to stay away.
-    TooLong(String, Option<Millis>),
+    /// It would be held for too long.
+    TooLong(Box<Problem>),
     /// Nobody decides.
     Unavailable(Box<Problem>),
     /// The cluster refused the request as such.
     Refused(Box<Problem>),
     /// Every permit came too late to be used.
     Expired(u32),
+    /// The client stopped in the middle of its body.
+    SlowBody,
     /// The upstream does not take the request.
     Unreachable(String),
     /// The upstream does not answer.
@@ -50,10 +52,11 @@ impl Refusal {
         match self {
             Self::NoKey(_) => "no_key",
             Self::Full(_) => "overloaded",
-            Self::TooLong(..) => "denied",
+            Self::TooLong(_) => "denied",
             Self::Unavailable(_) => "unavailable",
             Self::Refused(_) => "refused",
             Self::Expired(_) => "expired",
+            Self::SlowBody => "slow_body",
             Self::Unreachable(_) => "upstream_unreachable",
             Self::Silent(_) => "upstream_timeout",
             Self::Stopping => "shutting_down",
@@ -68,13 +71,10 @@ impl Refusal {
                 Code::Overloaded,
                 format!("{most} requests wait for their permits here already, and no more may"),
             )),
-            Self::TooLong(detail, retry_after) => {
-                let mut problem = Problem::new(Code::Denied, detail.clone());
-                (problem.retry_after_ms, problem.granted) = (*retry_after, Some(false));
-                problem.reason = Some(Reason::WouldWaitTooLong);
-                edge::problem(&problem)
+            Self::TooLong(problem) | Self::Unavailable(problem) | Self::Refused(problem) => edge::problem(problem),
+            Self::SlowBody => {
+                edge::problem(&Problem::new(Code::BadRequest, "the body of the request did not arrive in time"))
             }
-            Self::Unavailable(problem) | Self::Refused(problem) => edge::problem(problem),
             Self::Expired(times) => edge::problem(&Problem::new(
                 Code::Overloaded,
                 format!(
@@ -112,8 +112,12 @@ impl From<Error> for Refusal {
     /// Fail closed: where nobody decided, or nobody knows what was decided, nothing is passed on.
     fn from(error: Error) -> Self {
         match error {
-            Error::RateLimited(problem) => Self::TooLong(problem.detail, problem.retry_after_ms),
-            Error::Timeout { detail } => Self::TooLong(detail, None),
+            Error::RateLimited(problem) => Self::TooLong(problem),
+            Error::Timeout { detail } => Self::TooLong(Box::new(Problem {
+                reason: Some(Reason::WouldWaitTooLong),
+                granted: Some(false),
+                ..Problem::new(Code::Denied, detail)
+            })),
             Error::Refused(problem) => Self::Refused(problem),
             Error::Unavailable { problem: Some(problem), .. } => Self::Unavailable(problem),
             Error::Unavailable { detail, .. } => {
@@ -135,14 +139,16 @@ impl From<Error> for Refusal {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::Millis;
 
     #[test]
     fn each_has_its_status_and_says_when_to_come_back() {
-        let retry = Some(Millis::up_from_ns(2_500_000_000));
+        let far = Problem::denied("k", Reason::WouldWaitTooLong, Millis::up_from_ns(2_500_000_000), "far".to_owned());
         for (refusal, status, retry_after) in [
             (Refusal::NoKey("none".to_owned()), 400, None),
             (Refusal::Full(3), 503, Some("1")),
-            (Refusal::TooLong("far".to_owned(), retry), 429, Some("3")),
+            (Refusal::TooLong(Box::new(far)), 429, Some("3")),
+            (Refusal::SlowBody, 400, None),
             (Refusal::Unreachable("refused".to_owned()), 502, None),
             (Refusal::Silent(Duration::from_secs(1)), 504, None),
             (Refusal::Stopping, 503, Some("1")),

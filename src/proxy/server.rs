@@ -7,7 +7,7 @@ use super::meters::{Ending, Meters};
 use super::options::{Options, client_of};
 use super::refusal::Refusal;
 use crate::client::Client;
-use crate::edge::{self, Body, Bounds, Incoming, Peer};
+use crate::edge::{self, Body, Bounds, Deadlines, Incoming, Peer};
 use http::{Method, Request, Response, StatusCode};
 use metrics_exporter_prometheus::PrometheusHandle;
 use std::future::Future;
@@ -17,8 +17,9 @@ use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 
-/// Time for the headers of a request, and for a rest between two.
-const HEADER_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a client may take for its headers, between two requests, and until it takes a part of its answer.
+const DEADLINES: Deadlines =
+    Deadlines { header: Duration::from_secs(10), idle: Duration::from_secs(90), write: Duration::from_secs(60) };
 /// Connections of those who watch.
 const WATCHERS_MAX: usize = 64;
 
@@ -28,7 +29,7 @@ pub struct Listeners {
     /// For requests.
     pub requests: TcpListener,
     /// For `GET /metrics` and probes, if anybody wants them.
-    pub metrics: Option<(TcpListener, PrometheusHandle)>,
+    pub metrics: Option<TcpListener>,
 }
 
 struct Proxy {
@@ -48,6 +49,7 @@ pub async fn run(
     listeners: Listeners,
     options: Options,
     client: Client,
+    recorder: PrometheusHandle,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), String> {
     let options = Arc::new(options);
@@ -60,8 +62,7 @@ pub async fn run(
         stopping: watch::Sender::new(false),
         options: Arc::clone(&options),
     });
-    let bounds =
-        Bounds { connections_max: options.connections_max, header_timeout: HEADER_TIMEOUT, grace: options.grace };
+    let bounds = Bounds { connections_max: options.connections_max, deadlines: DEADLINES, grace: options.grace };
     let (answering, stopping) = (Arc::clone(&proxy), proxy.stopping.clone());
     let handler = move |request, peer| {
         let proxy = Arc::clone(&answering);
@@ -72,14 +73,17 @@ pub async fn run(
         stopping.send_replace(true);
     };
     let serve = edge::serve(listeners.requests, bounds, handler, stop);
-    match listeners.metrics {
-        Some((listener, recorder)) => {
-            tokio::select! {
-                () = serve => {}
-                () = watched(listener, recorder) => {}
-            }
+    let watched = async {
+        match listeners.metrics {
+            Some(listener) => watched(listener, recorder.clone()).await,
+            None => std::future::pending().await,
         }
-        None => serve.await,
+    };
+    tokio::select! {
+        () = serve => {}
+        () = watched => {}
+        // Whether or not anybody looks: without it every sample would be kept.
+        () = edge::upkeep(&recorder) => {}
     }
     // The last holder of the errands: what is still underway ends by itself.
     drop(proxy);
@@ -93,15 +97,19 @@ impl Proxy {
     async fn answer(&self, request: Request<Incoming>, peer: Peer) -> Response<Body> {
         let ending = Ending::new();
         let (parts, body) = request.into_parts();
-        let passed = match self.options.key.of(&parts) {
-            Ok(key) => self.pass(&key, &peer).await,
-            Err(why) => Some(Err(Refusal::NoKey(why))),
-        };
-        let done = match passed {
-            // Nobody reads this; whatever was reserved is on its way back.
-            None => return edge::text(StatusCode::SERVICE_UNAVAILABLE, ""),
-            Some(Ok(())) => self.forwarder.forward(Request::from_parts(parts, body), &client_of(&peer)).await,
-            Some(Err(refusal)) => Err(refusal),
+        // What cannot be passed on takes no permit.
+        let wanted = self.forwarder.target(&parts.method, &parts.uri);
+        let wanted = wanted.and_then(|target| Ok((target, self.options.key.of(&parts).map_err(Refusal::NoKey)?)));
+        let done = match wanted {
+            Err(refusal) => Err(refusal),
+            Ok((target, key)) => match self.pass(&key, &peer).await {
+                // Nobody reads this; whatever was reserved is on its way back.
+                None => return edge::text(StatusCode::SERVICE_UNAVAILABLE, ""),
+                Some(Err(refusal)) => Err(refusal),
+                Some(Ok(())) => {
+                    self.forwarder.forward(Request::from_parts(parts, body), target, &client_of(&peer)).await
+                }
+            },
         };
         match done {
             Ok(response) => {
@@ -132,16 +140,14 @@ impl Proxy {
 
 /// `GET /metrics` and `GET /livez`, for as long as it is polled.
 async fn watched(listener: TcpListener, recorder: PrometheusHandle) {
-    let bounds =
-        Bounds { connections_max: WATCHERS_MAX, header_timeout: HEADER_TIMEOUT, grace: Duration::from_secs(1) };
-    let shown = recorder.clone();
+    let bounds = Bounds { connections_max: WATCHERS_MAX, deadlines: DEADLINES, grace: Duration::from_secs(1) };
     let handler = move |request: Request<Incoming>, _: Peer| {
         let response = match (request.method(), request.uri().path()) {
-            (&Method::GET, "/metrics") => edge::metrics(&shown),
+            (&Method::GET, "/metrics") => edge::metrics(&recorder),
             (&Method::GET, "/livez") => edge::text(StatusCode::OK, "ok\n"),
             _ => edge::text(StatusCode::NOT_FOUND, "GET /metrics or GET /livez\n"),
         };
         std::future::ready(response)
     };
-    tokio::join!(edge::serve(listener, bounds, handler, std::future::pending()), edge::upkeep(&recorder));
+    edge::serve(listener, bounds, handler, std::future::pending()).await;
 }

@@ -6,15 +6,40 @@ use super::sites::far;
 use super::worker::{Record, millis};
 use serde_json::{Value, json};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::task::JoinSet;
 
 const HELD: &str = "quorate_agent_slots_held";
-const GIVEN_BACK: &str = r#"quorate_agent_slots_total{what="given_back"}"#;
+pub(crate) const GIVEN_BACK: &str = r#"quorate_agent_slots_total{what="given_back"}"#;
 const WASTED: &str = r#"quorate_agent_slots_total{what="wasted"}"#;
 
-async fn post(http: &reqwest::Client, url: &str, body: &Value) -> (u16, Value) {
+/// Two requests at once for a slow limit, until the agent holds a slot ahead: the second one came soon enough after the first. On a
+/// machine that is busy it may not have; then the same with another key. The key, and how many are held.
+pub(crate) async fn until_held(http: &reqwest::Client, agent: &Program, limit: &str) -> (String, f64) {
+    static NUMBERS: AtomicU64 = AtomicU64::new(0);
+    let acquire = format!("{}/acquire", agent.url);
+    let mut tries = patience();
+    loop {
+        // Never a key that had another limit before.
+        let key = format!("slow-{}", NUMBERS.fetch_add(1, Ordering::Relaxed));
+        let body = json!({"key": key, "limit": limit});
+        let answers = tokio::join!(post(http, &acquire, &body), post(http, &acquire, &body));
+        for (status, said) in [answers.0, answers.1] {
+            assert_eq!(status, 200, "{said}");
+        }
+        // The gauge follows within a tick of the agent.
+        for _ in 0..50 {
+            let held = agent.metric(http, HELD).await;
+            if held > 0.0 {
+                return (key, held);
+            }
+            assert!(tries.next().await, "nothing is ever held");
+        }
+    }
+}
+
+pub(crate) async fn post(http: &reqwest::Client, url: &str, body: &Value) -> (u16, Value) {
     let answer = http.post(url).json(body).send().await.expect("an answer");
     (answer.status().as_u16(), answer.json().await.expect("JSON"))
 }
@@ -39,16 +64,18 @@ async fn an_agent_is_killed() {
         assert!(tries.next().await, "nothing starts");
     }
     agents[0].kill();
-    let before = record.started();
+    let (before, refused) = (record.started(), record.refused.load(Ordering::Relaxed));
     while record.started() < before + 8 {
         assert!(tries.next().await, "the other agent does not go on");
+    }
+    while record.refused.load(Ordering::Relaxed) == refused {
+        assert!(tries.next().await, "the workers of the dead one do not notice");
     }
     record.stop.store(true, Ordering::Relaxed);
     workers.join_all().await;
     let closest = record.closest().expect("starts");
     println!("{} starts, one agent killed after {before}: closest {closest:?}", record.started());
     assert!(closest >= Duration::from_millis(100), "{closest:?}");
-    assert!(record.refused.load(Ordering::Relaxed) > 0, "the workers of the dead one noticed");
 }
 
 /// "With the cluster out of reach it serves what it holds, then refuses."
@@ -56,15 +83,10 @@ async fn an_agent_is_killed() {
 async fn without_a_cluster_it_serves_what_it_holds() {
     let mut cluster = Cluster::start(3).await;
     let nodes = far(&cluster).await;
-    let agent = Program::agent(&nodes, &["--timeout", "2s", "--max-age", "30s"]);
+    let agent = Program::agent(&nodes, &["--timeout", "2s", "--max-age", "180s"]);
     let acquire = format!("{}/acquire", agent.url);
-    // Two requests, one right after the other: the second makes the agent hold one more, ten seconds ahead.
-    let body = json!({"key": "k", "limit": "1/5s"});
-    for _ in 0..2 {
-        let (status, said) = post(&cluster.http, &acquire, &body).await;
-        assert_eq!(status, 200, "{said}");
-    }
-    let held = agent.until(&cluster.http, HELD, 1.0).await;
+    let (key, held) = until_held(&cluster.http, &agent, "1/60s").await;
+    let body = json!({"key": key, "limit": "1/60s"});
     for id in 1..=3 {
         cluster.node(id).kill();
     }
@@ -91,32 +113,29 @@ async fn without_a_cluster_it_serves_what_it_holds() {
 async fn what_is_not_needed_is_given_back() {
     let cluster = Cluster::start(3).await;
     let nodes = far(&cluster).await;
-    let agent = Program::agent(&nodes, &[]);
-    let limit = json!({"rate": "100/s", "max_reserved": 1_000});
+    let agent = Program::agent(&nodes, &["--max-age", "30s"]);
+    // So slow that what is held when the worker stops still lies ahead when that shows.
+    let limit = json!({"rate": "1/2s", "max_reserved": 100});
     let record = Record::new();
     let work = Arc::clone(&record).work(cluster.http.clone(), vec![agent.url.clone()], "busy".to_owned(), limit);
     let worker = tokio::spawn(work);
-    agent.until(&cluster.http, HELD, 16.0).await;
+    agent.until(&cluster.http, HELD, 2.0).await;
     record.stop.store(true, Ordering::Relaxed);
     worker.await.expect("a worker");
     let back = agent.until(&cluster.http, GIVEN_BACK, 1.0).await;
     println!("demand fell: {back} given back, {} wasted", agent.metric(&cluster.http, WASTED).await);
 
-    // A slow limit, two requests one right after the other: the second makes the agent hold one more, ten seconds ahead.
-    let mut agent = Program::agent(&nodes, &["--max-age", "30s"]);
-    let body = json!({"key": "slow", "limit": "1/5s"});
-    for _ in 0..2 {
-        let (status, said) = post(&cluster.http, &format!("{}/acquire", agent.url), &body).await;
-        assert_eq!(status, 200, "{said}");
-    }
-    agent.until(&cluster.http, HELD, 1.0).await;
+    let mut agent = Program::agent(&nodes, &["--max-age", "180s"]);
+    let (key, _) = until_held(&cluster.http, &agent, "1/60s").await;
+    // An idle key is forgotten, and then nothing of it is reserved.
     let reserved = async || {
-        get(&cluster.http, &format!("{}/keys/slow", cluster.nodes[0].url)).await.expect("a key")["reserved"].as_u64()
+        let found = get(&cluster.http, &format!("{}/keys/{key}", cluster.nodes[0].url)).await;
+        found.map_or(0, |found| found["reserved"].as_u64().expect("a number"))
     };
-    assert_eq!(reserved().await, Some(2), "one handed out, one held");
+    assert_eq!(reserved().await, 2, "one handed out, one held");
     agent.signal("TERM");
     assert!(agent.ended().await.success());
-    assert_eq!(reserved().await, Some(1), "what was handed out stays");
+    assert_eq!(reserved().await, 1, "what was handed out stays");
 }
 
 /// P5: "A retry with the same `request_id` gets the same permit", with the deadline where it was; and what is not leased is passed on.
@@ -125,7 +144,7 @@ async fn it_answers_like_a_node() {
     let cluster = Cluster::start(1).await;
     let agent = Program::agent(&cluster.urls(), &[]);
     let (http, acquire) = (&cluster.http, format!("{}/acquire", agent.url));
-    let limit = json!({"rate": "1/5s", "start_window": "1s", "max_reserved": 5});
+    let limit = json!({"rate": "1/60s", "start_window": "1s", "max_reserved": 5});
     let ask =
         async |id: &str, key: &str| post(http, &acquire, &json!({"key": key, "limit": limit, "request_id": id})).await;
     let (_, first) = ask("a", "k").await;
@@ -134,7 +153,7 @@ async fn it_answers_like_a_node() {
     assert_eq!((status, &again["permit"], &again["replayed"]), (200, &second["permit"], &json!(true)), "{again}");
     assert_eq!(again["start_before_ms"], second["start_before_ms"], "the deadline counts from the first send");
     assert!(
-        millis(&again["wait_ms"]) <= millis(&second["wait_ms"]) && millis(&second["wait_ms"]) > Duration::from_secs(4)
+        millis(&again["wait_ms"]) <= millis(&second["wait_ms"]) && millis(&second["wait_ms"]) > Duration::from_secs(30)
     );
     assert!(second["permit"].as_u64() > first["permit"].as_u64());
     let (status, reused) = ask("b", "other").await;

@@ -7,6 +7,9 @@ mod agent;
 #[expect(dead_code, reason = "the harness does more than these tests need")]
 #[path = "../processes/cluster.rs"]
 mod cluster;
+mod interrupt;
+mod kinds;
+mod passing;
 mod program;
 mod proxy;
 mod sites;

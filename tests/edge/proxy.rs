@@ -15,24 +15,30 @@ fn nowhere() -> String {
     format!("http://127.0.0.1:{}", free_port())
 }
 
-/// How many permits of a key lie ahead.
-async fn reserved(cluster: &Cluster, key: &str) -> Option<u64> {
-    get(&cluster.http, &format!("{}/keys/{key}", cluster.nodes[0].url)).await?["reserved"].as_u64()
+/// For requests that are held for long.
+pub(crate) fn patient() -> reqwest::Client {
+    reqwest::Client::builder().timeout(Duration::from_secs(60)).build().expect("a client")
 }
 
-async fn until_reserved(cluster: &Cluster, key: &str, wanted: u64) {
+/// How many permits of a key lie ahead. An idle key is forgotten, and then there are none.
+async fn reserved(cluster: &Cluster, key: &str) -> u64 {
+    let found = get(&cluster.http, &format!("{}/keys/{key}", cluster.nodes[0].url)).await;
+    found.map_or(0, |found| found["reserved"].as_u64().expect("a number"))
+}
+
+pub(crate) async fn until_reserved(cluster: &Cluster, key: &str, wanted: u64) {
     let mut tries = patience();
     loop {
         let found = reserved(cluster, key).await;
-        if found == Some(wanted) {
+        if found == wanted {
             return;
         }
-        assert!(tries.next().await, "{found:?} reserved and not {wanted}");
+        assert!(tries.next().await, "{found} reserved and not {wanted}");
     }
 }
 
 /// A raw request whose connection the test has in hand.
-async fn raw(proxy: &Program, head: &str) -> TcpStream {
+pub(crate) async fn raw(proxy: &Program, head: &str) -> TcpStream {
     let mut stream = TcpStream::connect(proxy.url.trim_start_matches("http://")).await.expect("a connection");
     stream.write_all(head.as_bytes()).await.expect("sent");
     stream
@@ -44,31 +50,71 @@ async fn raw(proxy: &Program, head: &str) -> TcpStream {
 async fn two_proxies_keep_the_distance_at_the_target() {
     let cluster = Cluster::start(3).await;
     let target = Target::start().await;
-    let limit = r#"{"rate":"10/s","start_window":"100ms","max_reserved":100}"#;
-    let more = ["--key", "const:api", "--limit", limit, "--max-wait", "20s"];
+    // A slot a second; the rest of it, 900 ms, is for a machine that stands still between a start and its arrival.
+    let limit = r#"{"rate":"10/s","start_window":"900ms","max_reserved":100}"#;
+    let more = ["--key", "const:api", "--limit", limit, "--max-wait", "60s"];
     let proxies = [(); 2].map(|()| Program::proxy(&target.url, &cluster.urls(), &more));
-    let mut requests = JoinSet::new();
-    for number in 0..20 {
-        let (http, url) = (cluster.http.clone(), format!("{}/item/{number}", proxies[number % 2].url));
+    let (mut requests, http) = (JoinSet::new(), patient());
+    for number in 0..8 {
+        let (http, url) = (http.clone(), format!("{}/item/{number}", proxies[number % 2].url));
         requests.spawn(async move { http.get(url).send().await.expect("an answer").status().as_u16() });
     }
     let statuses = requests.join_all().await;
     assert!(statuses.iter().all(|status| *status == 200), "{statuses:?}");
     let closest = target.closest().expect("arrivals");
-    println!("20 requests through two proxies: closest arrivals {closest:?}, the interval is 100 ms");
-    assert_eq!(target.seen().len(), 20);
+    println!("8 requests through two proxies: closest arrivals {closest:?}, the interval is 100 ms");
+    assert_eq!(target.seen().len(), 8);
     assert!(closest >= Duration::from_millis(100), "{closest:?}");
     for proxy in &proxies {
         let page = proxy.metrics(&cluster.http).await;
         for name in ["quorate_proxy_held_seconds_count", "quorate_proxy_overhead_seconds_count"] {
-            assert!((sample(&page, name) - 10.0).abs() < 0.1, "{name}\n{page}");
+            assert!((sample(&page, name) - 4.0).abs() < 0.1, "{name}\n{page}");
         }
         let (held, overhead) =
             (sample(&page, "quorate_proxy_held_seconds_sum"), sample(&page, "quorate_proxy_overhead_seconds_sum"));
         println!("held {held:.3} s in all, of that {overhead:.3} s overhead");
-        assert!(overhead < held, "{overhead} of {held}");
-        assert!((sample(&page, r#"quorate_proxy_requests_total{outcome="forwarded"}"#) - 10.0).abs() < 0.1, "{page}");
+        // Four slots of a proxy lie a second apart at least: six seconds in all, and that is not its overhead.
+        assert!(held - overhead >= 5.0, "{overhead} of {held}");
+        assert!((sample(&page, r#"quorate_proxy_requests_total{outcome="forwarded"}"#) - 4.0).abs() < 0.1, "{page}");
         assert!(page.contains("quorate_proxy_waiting 0"), "{page}");
+    }
+}
+
+/// Reads a chunked answer as it comes.
+#[derive(Default)]
+struct Chunked {
+    head: Option<String>,
+    /// What is not understood yet.
+    rest: Vec<u8>,
+    /// Bytes of the current chunk that are still to come.
+    left: usize,
+    ended: bool,
+}
+
+impl Chunked {
+    /// Puts what these bytes bring of the body at the end of `body`.
+    fn read(&mut self, bytes: &[u8], body: &mut Vec<u8>) {
+        self.rest.extend_from_slice(bytes);
+        loop {
+            if self.left > 0 {
+                let some = self.left.min(self.rest.len());
+                body.extend(self.rest.drain(..some));
+                self.left -= some;
+            }
+            let mark: &[u8] = if self.head.is_none() { b"\r\n\r\n" } else { b"\r\n" };
+            let Some(at) = self.rest.windows(mark.len()).position(|window| window == mark) else { return };
+            if self.left > 0 {
+                return;
+            }
+            let line = self.rest.drain(..at + mark.len()).collect();
+            let line = String::from_utf8(line).expect("text");
+            if self.head.is_none() {
+                self.head = Some(line);
+            } else if !line.trim().is_empty() {
+                self.left = usize::from_str_radix(line.trim(), 16).expect("the size of a chunk");
+                self.ended |= self.left == 0;
+            }
+        }
     }
 }
 
@@ -85,26 +131,26 @@ async fn bodies_go_through_as_they_come() {
     let mut stream = raw(&proxy, head).await;
     let piece: Vec<u8> = (0..PIECE).map(|at| u8::try_from(at % 251).unwrap()).collect();
     let framed = [format!("{PIECE:x}\r\n").as_bytes(), &piece, b"\r\n"].concat();
-    let mut received = Vec::new();
+    let mut back = Chunked::default();
     let mut buffer = vec![0; 256 * 1_024];
+    let mut body = Vec::new();
     for sent in 1..=PIECES {
         stream.write_all(&framed).await.expect("sent");
-        // What came back of this piece, with the head and the marks of chunks: at least as many bytes as were sent.
-        let mut back = 0;
-        while back < PIECE {
+        body.clear();
+        while body.len() < PIECE {
             let read = stream.read(&mut buffer).await.expect("an answer");
             assert!(read > 0, "it broke off at piece {sent}");
-            back += read;
-            if sent == 1 {
-                received.extend_from_slice(&buffer[..read]);
-            }
+            back.read(&buffer[..read], &mut body);
         }
+        assert!(body == piece, "piece {sent} came back as another one");
     }
     stream.write_all(b"0\r\n\r\n").await.expect("sent");
     let mut end = Vec::new();
     stream.read_to_end(&mut end).await.expect("the rest");
-    assert!(end.ends_with(b"0\r\n\r\n"), "the whole body came back");
-    let head = String::from_utf8_lossy(&received[..1_024]).to_lowercase();
+    body.clear();
+    back.read(&end, &mut body);
+    assert!(body.is_empty() && back.ended, "the whole body came back, and nothing else");
+    let head = back.head.expect("a head").to_lowercase();
     assert!(head.starts_with("http/1.1 200") && head.contains("x-target: yes") && head.contains("via: 1.1 quorate"));
     assert!(!head.contains("x-private"), "what the target said to the proxy alone: {head}");
     let seen = &target.seen()[0].headers;
@@ -120,7 +166,7 @@ async fn bodies_go_through_as_they_come() {
 async fn whoever_goes_away_gives_back() {
     let cluster = Cluster::start(1).await;
     let target = Target::start().await;
-    let more = ["--key", "header:x-key", "--limit", "1/20s", "--max-wait", "60s"];
+    let more = ["--key", "header:x-key", "--limit", "1/10m", "--max-wait", "2h"];
     let mut proxy = Program::proxy(&target.url, &cluster.urls(), &more);
     let first = cluster.http.get(&proxy.url).header("x-key", "k").send().await.expect("an answer");
     assert_eq!(first.status(), 200);
@@ -137,7 +183,7 @@ async fn whoever_goes_away_gives_back() {
     proxy.until(&cluster.http, r#"quorate_proxy_requests_total{outcome="client_gone"}"#, 2.0).await;
 
     // Told to stop, it sends away who is held, gives back, and ends by itself.
-    let held = tokio::spawn(cluster.http.get(&proxy.url).header("x-key", "k").send());
+    let held = tokio::spawn(patient().get(&proxy.url).header("x-key", "k").send());
     until_reserved(&cluster, "k", 1).await;
     proxy.signal("TERM");
     let answer = held.await.expect("a task").expect("an answer");
@@ -160,7 +206,8 @@ async fn every_refusal_says_what_it_is() {
         (answer.status().as_u16(), answer.json::<Value>().await.expect("a problem"), retry_after)
     };
 
-    let full = Program::proxy(&target.url, &cluster.urls(), &["--limit", "1/20s", "--max-waiting", "1"]);
+    let full =
+        Program::proxy(&target.url, &cluster.urls(), &["--limit", "1/10m", "--max-wait", "1h", "--max-waiting", "1"]);
     assert_eq!(http.get(format!("{}/a", full.url)).send().await.expect("an answer").status(), 200);
     let _held = raw(&full, "GET /a HTTP/1.1\r\nhost: x\r\n\r\n").await;
     full.until(http, "quorate_proxy_waiting", 1.0).await;
@@ -168,13 +215,13 @@ async fn every_refusal_says_what_it_is() {
         problem(http.get(format!("{}/b", full.url)).send().await.expect("an answer")).await;
     assert_eq!((status, &said["code"], retry_after.as_deref()), (503, &"overloaded".into(), Some("1")), "{said}");
 
-    let hasty = Program::proxy(&target.url, &cluster.urls(), &["--limit", "1/20s", "--max-wait", "5s"]);
+    let hasty = Program::proxy(&target.url, &cluster.urls(), &["--limit", "1/10m", "--max-wait", "5s"]);
     assert_eq!(http.get(format!("{}/c", hasty.url)).send().await.expect("an answer").status(), 200);
     let (status, said, retry_after) =
         problem(http.get(format!("{}/c", hasty.url)).send().await.expect("an answer")).await;
     assert_eq!((status, &said["code"]), (429, &"denied".into()), "{said}");
     let seconds: u64 = retry_after.expect("a time to come back").parse().expect("seconds");
-    assert!((1..=20).contains(&seconds), "{seconds}");
+    assert!((1..=600).contains(&seconds), "{seconds}");
 
     // A limit with one reservation: the third stands in line, and goes when it is its turn.
     let limit = r#"{"rate":"2/s","max_reserved":1}"#;

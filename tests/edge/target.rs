@@ -40,8 +40,8 @@ impl Target {
                 let target = answering.clone();
                 tokio::spawn(async move {
                     let service = service_fn(move |request| {
-                        let answer = target.answer(request);
-                        async move { Ok::<_, Infallible>(answer) }
+                        let target = target.clone();
+                        async move { Ok::<_, Infallible>(target.answer(request).await) }
                     });
                     let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
                 });
@@ -50,16 +50,25 @@ impl Target {
         target
     }
 
-    fn answer(&self, request: http::Request<Incoming>) -> http::Response<BoxBody<Bytes, hyper::Error>> {
+    /// `/silent` is never answered, `/whole` when all of its body is there, anything else at once.
+    async fn answer(&self, request: http::Request<Incoming>) -> http::Response<BoxBody<Bytes, hyper::Error>> {
         let at = self.clock.elapsed();
         let (parts, body) = request.into_parts();
-        let seen = Seen { at, path: parts.uri.to_string(), headers: parts.headers };
-        self.seen.lock().unwrap().push(seen);
+        let path = parts.uri.to_string();
+        self.seen.lock().unwrap().push(Seen { at, path: path.clone(), headers: parts.headers });
         let response = http::Response::builder()
             .header("x-target", "yes")
             .header("connection", "x-private")
             .header("x-private", "for the proxy alone");
-        response.body(body.boxed()).expect("a response")
+        let body = match path.as_str() {
+            "/silent" => std::future::pending().await,
+            "/whole" => {
+                let whole = body.collect().await.expect("a body").to_bytes();
+                http_body_util::Full::new(whole).map_err(|never| match never {}).boxed()
+            }
+            _ => body.boxed(),
+        };
+        response.body(body).expect("a response")
     }
 
     /// All requests in the order they came.

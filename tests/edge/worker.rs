@@ -74,13 +74,14 @@ impl Record {
             let start_after = Deadline::after(millis(&body["wait_ms"]));
             self.answers.lock().unwrap().push(asked.elapsed());
             sleep_until(start_after.instant()).await;
-            // The check and the act are one here: nothing comes between them but this clock.
             let mut starts = self.starts.lock().unwrap();
+            // The clock first, then the check: however long this thread stands still in between, what is noted was in time.
+            let start = self.clock.elapsed();
             let late = body.get("start_before_ms").is_some_and(|before| asked.elapsed() > millis(before));
             if late {
                 self.discarded.fetch_add(1, Ordering::Relaxed);
             } else {
-                starts.push(self.clock.elapsed());
+                starts.push(start);
             }
         }
     }

@@ -5,7 +5,6 @@
 //! timeout for writing. Both are kept here, where the bytes pass: hyper reads whenever it waits for a head, so a
 //! deadline polled beside a read that has nothing yet is seen in time, and costs nothing while bytes flow.
 
-use super::options::Options;
 use crate::clock::Stopwatch;
 use std::future::Future;
 use std::io::{self, IoSlice};
@@ -20,7 +19,7 @@ use tokio::time::Sleep;
 /// What a connection is doing, shared by the socket and the service on top of it. Both run in the same task, one after
 /// the other, so no ordering is needed.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Phase(Arc<AtomicU8>);
+pub struct Phase(Arc<AtomicU8>);
 
 /// The first bytes of a request are awaited or underway.
 const HEAD: u8 = 0;
@@ -31,12 +30,12 @@ const IDLE: u8 = 2;
 
 impl Phase {
     /// A request has arrived.
-    pub(super) fn busy(&self) {
+    pub fn busy(&self) {
         self.0.store(BUSY, Ordering::Relaxed);
     }
 
     /// Its answer is ready.
-    pub(super) fn idle(&self) {
+    pub fn idle(&self) {
         self.0.store(IDLE, Ordering::Relaxed);
     }
 
@@ -49,9 +48,20 @@ impl Phase {
     }
 }
 
+/// How long a peer may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Deadlines {
+    /// For all headers of a request, from the first byte or from connecting.
+    pub header: Duration,
+    /// For a rest between two requests.
+    pub idle: Duration,
+    /// For taking in a part of the answer.
+    pub write: Duration,
+}
+
 /// A socket that fails with [`io::ErrorKind::TimedOut`] when its peer takes too long.
 #[derive(Debug)]
-pub(super) struct Guarded<S> {
+pub struct Guarded<S> {
     socket: S,
     phase: Phase,
     /// The phase of the last read; another one since then restarts `since`.
@@ -60,17 +70,15 @@ pub(super) struct Guarded<S> {
     /// Whether any byte of the awaited head has arrived: a connection that never said anything is told nothing.
     begun: bool,
     read_alarm: Alarm,
-    header_timeout: Duration,
-    idle_timeout: Duration,
+    deadlines: Deadlines,
     /// Runs while a write waits for room.
     write_alarm: Alarm,
     write_since: Option<Stopwatch>,
-    write_timeout: Duration,
 }
 
 impl<S> Guarded<S> {
     /// Guards a fresh connection: its first head is awaited at once.
-    pub(super) fn new(socket: S, options: &Options) -> Self {
+    pub fn new(socket: S, deadlines: Deadlines) -> Self {
         Self {
             socket,
             phase: Phase::default(),
@@ -78,16 +86,14 @@ impl<S> Guarded<S> {
             since: Stopwatch::start(),
             begun: false,
             read_alarm: Alarm::default(),
-            header_timeout: options.header_timeout,
-            idle_timeout: options.idle_timeout,
+            deadlines,
             write_alarm: Alarm::default(),
             write_since: None,
-            write_timeout: options.write_timeout,
         }
     }
 
     /// For the service to say when it works.
-    pub(super) fn phase(&self) -> Phase {
+    pub fn phase(&self) -> Phase {
         self.phase.clone()
     }
 
@@ -104,14 +110,14 @@ impl<S> Guarded<S> {
 
     fn late(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
         let (allowed, what) = match self.seen {
-            HEAD => (self.header_timeout, "the headers did not arrive in time"),
-            IDLE => (self.idle_timeout, "the connection was idle for too long"),
+            HEAD => (self.deadlines.header, "the headers did not arrive in time"),
+            IDLE => (self.deadlines.idle, "the connection was idle for too long"),
             _ => return Poll::Pending,
         };
         self.read_alarm.poll(cx, self.since, allowed).map(|()| io::Error::new(io::ErrorKind::TimedOut, what))
     }
 
-    /// Bounds a write: one that made no progress for `write_timeout` fails.
+    /// Bounds a write: one that made no progress for as long as it may fails.
     fn bound_write<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if written.is_ready() {
             self.write_since = None;
@@ -119,7 +125,7 @@ impl<S> Guarded<S> {
         }
         let since = *self.write_since.get_or_insert_with(Stopwatch::start);
         self.write_alarm
-            .poll(cx, since, self.write_timeout)
+            .poll(cx, since, self.deadlines.write)
             .map(|()| Err(io::Error::new(io::ErrorKind::TimedOut, "the answer was not taken in time")))
     }
 }
@@ -236,10 +242,9 @@ mod tests {
     const LONG: Duration = Duration::from_millis(200);
     const FOREVER: Duration = Duration::from_secs(3_600);
 
-    fn guarded(header_timeout: Duration, idle_timeout: Duration) -> (DuplexStream, Guarded<DuplexStream>) {
+    fn guarded(header: Duration, idle: Duration) -> (DuplexStream, Guarded<DuplexStream>) {
         let (client, server) = duplex(4);
-        let options = Options { header_timeout, idle_timeout, write_timeout: SHORT, ..Options::default() };
-        (client, Guarded::new(server, &options))
+        (client, Guarded::new(server, Deadlines { header, idle, write: SHORT }))
     }
 
     /// Waits until reading fails because of a deadline; says how long that took.

@@ -10,14 +10,14 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 
 /// Connections that are being turned away at once; past that they are closed without a word.
-pub(super) const REJECTIONS_MAX: usize = 64;
+pub const REJECTIONS_MAX: usize = 64;
 
 /// For all of it: hearing the question, answering, waiting for the other side to hang up.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The whole response.
-pub(super) fn response(leader_url: Option<&str>) -> Vec<u8> {
-    let problem = Problem::new(Code::Overloaded, "this node has as many connections as it takes; ask another one");
+/// The whole response; `leader_url` is where else to ask, if anybody knows.
+pub fn response(detail: &str, leader_url: Option<&str>) -> Vec<u8> {
+    let problem = Problem::new(Code::Overloaded, detail);
     let body = serde_json::to_string(&problem).unwrap_or_default();
     let leader = leader_url.map(|url| format!("{QUORATE_LEADER}: {url}\r\n")).unwrap_or_default();
     format!(
@@ -31,7 +31,7 @@ pub(super) fn response(leader_url: Option<&str>) -> Vec<u8> {
 /// Answers and closes. Waits for the question first, because an answer to nothing is a protocol error to some
 /// clients, and for the end of it afterwards, because closing on unread bytes resets the connection and destroys the
 /// answer.
-pub(super) async fn reject<S: AsyncRead + AsyncWrite + Unpin>(mut socket: S, response: &[u8]) {
+pub async fn reject<S: AsyncRead + AsyncWrite + Unpin>(mut socket: S, response: &[u8]) {
     let _ = timeout(PATIENCE, exchange(&mut socket, response)).await;
 }
 
@@ -53,7 +53,7 @@ mod tests {
     #[tokio::test]
     async fn the_answer_is_complete() {
         let (mut client, server) = tokio::io::duplex(4_096);
-        let rejecting = tokio::spawn(async move { reject(server, &response(Some("http://a:1"))).await });
+        let rejecting = tokio::spawn(async move { reject(server, &response("full", Some("http://a:1"))).await });
         client.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
         let mut text = String::new();
         client.read_to_string(&mut text).await.unwrap();
