@@ -190,7 +190,7 @@ mod tests {
 
     /// "Each key stands in the expiry index exactly once, at `indexed`."
     fn check(keys: &Keys) {
-        let states = keys.states.pieces().iter().flat_map(|piece| piece.iter());
+        let states = keys.states.pieces().iter().flat_map(Shard::iter);
         let mut indexed: Vec<_> = states.map(|(key, state)| (state.indexed, key.clone())).collect();
         indexed.sort_unstable();
         assert!(indexed.iter().eq(keys.expiry.iter().map(|(entry, ())| entry)), "{indexed:?} and {:?}", keys.expiry);
