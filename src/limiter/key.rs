@@ -1,17 +1,18 @@
 //! The name of what is limited.
 
 use crate::limits::KEY_BYTES_MAX;
-use arcstr::ArcStr;
 use serde::de::Visitor;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use smol_str::SmolStr;
 use std::borrow::Borrow;
 use std::fmt;
 
 use thiserror::Error;
 
-/// A key: 1 to 256 bytes of UTF-8 without control characters. Cheap to clone. Read and written as a string.
+/// A key: 1 to 256 bytes of UTF-8 without control characters. Cheap to clone: up to 23 bytes stand
+/// in it, longer ones are shared. Read and written as a string.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Key(ArcStr);
+pub struct Key(SmolStr);
 
 /// What is wrong with the text of a key.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]

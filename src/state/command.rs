@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::Arc;
 
-/// A key of usual length and what its allocation takes beside it.
+/// What a name takes beside the request that holds it, about: nothing if it is short.
 const KEY_HEAP_BYTES: usize = 64;
 
 /// Who leads: a term of office. Two leaders never share one.

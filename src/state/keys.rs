@@ -1,10 +1,11 @@
 //! The state of every key, and when each may be forgotten.
 //!
-//! A key whose register equals a fresh one leaves memory. Each key stands in the expiry index exactly once, at `indexed`. Using
+//! A key whose register equals a fresh one leaves memory. Each key stands in the expiry index, at `indexed`, by its place and not
+//! by its name, which would take twice the room; two keys with one place and one instant share what stands there. Using
 //! a key does not move it in the index: when its turn comes, a key that was used meanwhile is indexed anew. `indexed` is part
 //! of the replicated state, because it decides in which entry a key leaves.
 
-use super::shards::{Shard, Shards};
+use super::shards::{Placed, Shard, Shards};
 use super::sorted::Sorted;
 use crate::limiter::{Key, Limit, Register, Span, Time};
 use serde::{Deserialize, Serialize};
@@ -36,7 +37,7 @@ impl KeyState {
 #[derive(Debug)]
 pub(super) struct Keys {
     states: Shards<Key, KeyState>,
-    expiry: Sorted<(Time, Key), ()>,
+    expiry: Sorted<(Time, u64), ()>,
     /// Only saves memory: never decides anything.
     shared_limits: BTreeSet<Arc<Limit>>,
 }
@@ -80,7 +81,7 @@ impl Keys {
                 let mut register = adopted.unwrap_or_default();
                 let said = enter(&mut register);
                 let indexed = register.idle_at(&shared);
-                expiry.insert((indexed, key.clone()), ());
+                expiry.insert((indexed, key.place()), ());
                 return (Some(KeyState { register, permit, indexed, limit: shared }), said);
             };
             if let Some(adopted) = adopted {
@@ -95,7 +96,7 @@ impl Keys {
 
     /// Puts a key in its place and into the index, as it is.
     fn put(&mut self, key: Key, state: KeyState) {
-        self.expiry.insert((state.indexed, key.clone()), ());
+        self.expiry.insert((state.indexed, key.place()), ());
         self.states.insert(key, state);
     }
 
@@ -109,16 +110,23 @@ impl Keys {
     /// Makes the index of all keys anew.
     pub(super) fn index_all(&mut self) {
         let states = self.states.pieces().iter().flat_map(Shard::iter);
-        self.expiry = Sorted::of(states.map(|(key, state)| (state.indexed, key.clone())).collect());
+        self.expiry = Sorted::of(states.map(|(key, state)| (state.indexed, key.place())).collect());
     }
 
     /// Forgets a key; whether there was one.
     pub(super) fn remove(&mut self, key: &Key) -> bool {
         let Some(state) = self.get(key) else { return false };
-        let at = state.indexed;
-        self.expiry.remove(|(known_at, known)| known_at.cmp(&at).then_with(|| known.cmp(key)));
+        let sought = (state.indexed, key.place());
         self.states.remove(key.as_str());
+        if self.indexed(sought).next().is_none() {
+            self.expiry.remove(|known| known.cmp(&sought));
+        }
         true
+    }
+
+    /// The keys that stand at one place of the index.
+    fn indexed(&self, (at, place): (Time, u64)) -> impl Iterator<Item = &Key> {
+        self.states.at(place).filter(move |(_, state)| state.indexed == at).map(|(key, _)| key)
     }
 
     /// Makes a key what it was.
@@ -129,19 +137,21 @@ impl Keys {
         }
     }
 
-    /// Looks at up to `most` keys whose time in the index has come, and forgets those that are idle.
+    /// Looks at up to `most` places of the index whose time has come, and forgets the keys there that are idle.
     pub(super) fn forget_idle(&mut self, now: Time, most: usize) {
         // One that is indexed anew is due after now: it cannot be among those that are still to be looked at.
-        for (_, key) in self.expiry.take_first(most, |(at, _)| *at <= now) {
-            let expiry = &mut self.expiry;
-            self.states.retain_one(&key, |state| {
-                let busy = state.idle_at() > now;
-                if busy {
-                    state.indexed = state.idle_at();
-                    expiry.insert((state.indexed, key.clone()), ());
-                }
-                busy
-            });
+        for due in self.expiry.take_first(most, |(at, _)| *at <= now) {
+            for key in self.indexed(due).cloned().collect::<Vec<_>>() {
+                let expiry = &mut self.expiry;
+                self.states.retain_one(&key, |state| {
+                    let busy = state.idle_at() > now;
+                    if busy {
+                        state.indexed = state.idle_at();
+                        expiry.insert((state.indexed, due.1), ());
+                    }
+                    busy
+                });
+            }
         }
     }
 
@@ -188,11 +198,12 @@ mod tests {
         keys.grant(key, (permit, limit), None, |register| register.take(limit, now, Span::ZERO, &entry));
     }
 
-    /// "Each key stands in the expiry index exactly once, at `indexed`."
+    /// "Each key stands in the expiry index, at `indexed`", and nothing else does.
     fn check(keys: &Keys) {
         let states = keys.states.pieces().iter().flat_map(Shard::iter);
-        let mut indexed: Vec<_> = states.map(|(key, state)| (state.indexed, key.clone())).collect();
+        let mut indexed: Vec<_> = states.map(|(key, state)| (state.indexed, key.place())).collect();
         indexed.sort_unstable();
+        indexed.dedup();
         assert!(indexed.iter().eq(keys.expiry.iter().map(|(entry, ())| entry)), "{indexed:?} and {:?}", keys.expiry);
     }
 
@@ -226,6 +237,41 @@ mod tests {
         keys.forget_idle(Time(u64::MAX), usize::MAX);
         check(&keys);
         assert_eq!((keys.len(), keys.expiry.iter().count()), (0, 0));
+    }
+
+    /// Two names that have one place, found by a search through some billions: they share what stands in the index, and one may
+    /// go without the other.
+    #[test]
+    fn two_keys_in_one_place_do_not_lose_each_other() {
+        let [one, other] = ["9b1aceed9a3a8f72", "c9759914b81d2034"].map(|name| Key::new(name).unwrap());
+        assert_eq!(one.place(), other.place());
+        let ms = |ms: u64| Time(ms * 1_000_000);
+        let both = |rates: [&str; 2]| {
+            let mut keys = Keys::new();
+            grant(&mut keys, &one, ms(0), 1, &limit(rates[0]));
+            grant(&mut keys, &other, ms(0), 2, &limit(rates[1]));
+            check(&keys);
+            keys
+        };
+        let mut keys = both(["1/10ms", "1/10ms"]);
+        assert_eq!(keys.expiry.iter().count(), 1);
+        assert!(keys.remove(&one));
+        check(&keys);
+        keys.forget_idle(ms(10), 1);
+        assert_eq!((keys.len(), keys.expiry.iter().count()), (0, 0), "the other one leaves in its turn");
+
+        let mut keys = both(["1/10ms", "1/10ms"]);
+        grant(&mut keys, &other, ms(5), 3, &limit("1/10ms"));
+        keys.forget_idle(ms(10), 1);
+        check(&keys);
+        assert_eq!((keys.get(&one), keys.len()), (None, 1), "one is idle, the other was used meanwhile");
+
+        let mut keys = both(["1/10ms", "1/20ms"]);
+        keys.forget_idle(ms(10), 9);
+        check(&keys);
+        assert_eq!((keys.get(&one), keys.len()), (None, 1));
+        keys.index_all();
+        check(&keys);
     }
 
     #[test]

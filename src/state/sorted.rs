@@ -20,7 +20,7 @@ use std::sync::Arc;
 const WIDTH: usize = 512;
 /// A row that is full gets room for an eighth more.
 const ROOM_SHARE: usize = 8;
-const ROOM_MIN: usize = 4;
+const ROOM_MIN: usize = 2;
 
 /// The map.
 #[derive(Debug, Clone)]
@@ -59,6 +59,14 @@ impl<K: Ord + Clone, V, const W: usize> Sorted<K, V, W> {
     pub(super) fn get_mut(&mut self, order: impl Fn(&K) -> Ordering) -> Option<&mut V> {
         let (row, at) = self.find(order);
         Some(&mut self.rows.get_mut(row)?.values[at.ok()?])
+    }
+
+    /// All that `order` finds equal: neighbours, in order.
+    pub(super) fn equal(&self, order: impl Fn(&K) -> Ordering) -> impl Iterator<Item = (&K, &V)> {
+        let first = self.rows.partition_point(|row| row.keys.last().is_some_and(|last| order(last).is_lt()));
+        let skipped = self.rows.get(first).map_or(0, |row| row.keys.partition_point(|key| order(key).is_lt()));
+        let items = self.rows[first..].iter().flat_map(|row| row.keys.iter().zip(&row.values));
+        items.skip(skipped).take_while(move |(key, _)| order(key).is_eq())
     }
 
     /// Inserts or replaces. What was there before.
@@ -263,6 +271,8 @@ mod tests {
                     oracle.entry(key / 2).and_modify(|value| *value ^= 1);
                 }
                 prop_assert_eq!(sorted.get(sought(key)), oracle.get(&key));
+                let tens = |known: &u32| (known / 10).cmp(&(key / 10));
+                prop_assert!(sorted.equal(tens).eq(oracle.iter().filter(|(known, _)| tens(known).is_eq())));
                 check(&sorted, &oracle);
             }
         }
