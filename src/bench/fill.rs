@@ -3,6 +3,7 @@
 use super::dialect::{Answer, Dialect};
 use super::plan::Plan;
 use super::wire::Wire;
+use crate::clock::Stopwatch;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -14,7 +15,12 @@ const TOGETHER: u64 = 1_000;
 /// More at a time would only wait for one another: each asks for a thousand keys.
 const CONNECTIONS_MAX: usize = 16;
 
-/// Asks for a permit of every key of the plan. `tell` hears now and then how many there are.
+/// How long a thousand keys are asked for again when nobody could decide: a leader may change under a full load, and an election
+/// takes a second or two.
+const PATIENCE: Duration = Duration::from_secs(30);
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// Asks for a permit of every key of the plan, of some twice if the cluster was without a leader meanwhile. `tell` hears now and then how many there are.
 pub fn fill(plan: &Plan, tell: &mut dyn FnMut(u64)) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (next, done) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -48,11 +54,81 @@ async fn one(connection: usize, plan: &Plan, (next, done): (&AtomicU64, &AtomicU
             key - 1
         };
         dialect.write(&mut request, keys, 0, &plan.limit);
-        let response = wire.ask(&request).await?;
-        if dialect.judge(&response) != Answer::Granted(count) {
-            let said = String::from_utf8_lossy(&response.body[..response.body.len().min(400)]).into_owned();
-            return Err(io::Error::other(format!("not every key was granted: {said}")));
+        let since = Stopwatch::start();
+        loop {
+            let response = wire.ask(&request).await?;
+            if dialect.judge(&response) == Answer::Granted(count) {
+                break;
+            }
+            if !matches!(response.status, 503 | 504) || since.elapsed() >= PATIENCE {
+                let said = String::from_utf8_lossy(&response.body[..response.body.len().min(400)]).into_owned();
+                return Err(io::Error::other(format!("not every key was granted: {said}")));
+            }
+            tokio::time::sleep(PAUSE).await;
         }
         done.fetch_add(count, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::net::{SocketAddr, TcpListener};
+    use std::thread::{self, JoinHandle};
+
+    /// One connection on which these statuses are answered one after the other. What it was asked.
+    fn answers(statuses: &'static [u16], body: String) -> (SocketAddr, JoinHandle<Vec<Vec<u8>>>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let asked = thread::spawn(move || {
+            let (mut socket, _) = listener.accept().unwrap();
+            let answer = |status: &u16| {
+                let (mut request, mut bytes) = (Vec::new(), [0; 4_096]);
+                while !request.ends_with(b"}") {
+                    let read = socket.read(&mut bytes).unwrap();
+                    assert!(read > 0, "hung up before {status}");
+                    request.extend_from_slice(&bytes[..read]);
+                }
+                let head = format!("HTTP/1.1 {status} So\r\ncontent-length: {}\r\n\r\n", body.len());
+                socket.write_all(format!("{head}{body}").as_bytes()).unwrap();
+                request
+            };
+            statuses.iter().map(answer).collect()
+        });
+        (address, asked)
+    }
+
+    fn plan(address: SocketAddr, keys: u64) -> Plan {
+        Plan {
+            addresses: vec![address],
+            dialect: Dialect::Batch(1),
+            connections: 1,
+            threads: 1,
+            rate: None,
+            keys,
+            hot_percent: 0,
+            limit: r#""1/1h""#.to_owned(),
+            warm_up: Duration::ZERO,
+            duration: Duration::ZERO,
+        }
+    }
+
+    #[test]
+    fn what_nobody_could_decide_is_asked_again() {
+        let (address, asked) = answers(&[503, 504, 200], r#"{"granted":true}"#.repeat(3));
+        fill(&plan(address, 3), &mut |_| {}).unwrap();
+        let asked = asked.join().unwrap();
+        assert!(asked.len() == 3 && asked.iter().all(|request| *request == asked[0]), "{asked:?}");
+    }
+
+    #[test]
+    fn what_is_refused_ends_it() {
+        let (address, asked) = answers(&[400], r#"{"detail":"on purpose"}"#.to_owned());
+        let error = fill(&plan(address, 3), &mut |_| {}).unwrap_err().to_string();
+        assert!(error.contains("on purpose"), "{error}");
+        let (denied, denies) = answers(&[200], r#"{"granted":true}"#.repeat(2));
+        assert!(fill(&plan(denied, 3), &mut |_| {}).is_err(), "two of three");
+        assert_eq!((asked.join().unwrap().len(), denies.join().unwrap().len()), (1, 1));
     }
 }
