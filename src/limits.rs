@@ -59,7 +59,7 @@ pub const DRIFT_PPM: u64 = 500;
 pub const KEYS_DEFAULT: u64 = 1_000_000;
 /// Largest configurable number of keys.
 pub const KEYS_MAX: u64 = 100_000_000;
-/// Idle keys looked at per log entry. *Replicated.*
+/// Places of the index of idle keys looked at per log entry: one key each, as a rule. *Replicated.*
 pub const KEYS_EXPIRED_PER_ENTRY_MAX: usize = 1_024;
 /// Request ids remembered at once. *Replicated.*
 pub const REQUEST_IDS_MAX: usize = 4_194_304;

@@ -20,7 +20,7 @@ const CONNECTIONS_MAX: usize = 16;
 const PATIENCE: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Asks for a permit of every key of the plan, of some twice if the cluster was without a leader meanwhile. `tell` hears now and then how many there are.
+/// Asks for a permit of every key of the plan, of some more than once if the cluster was without a leader meanwhile. `tell` hears now and then how many there are.
 pub fn fill(plan: &Plan, tell: &mut dyn FnMut(u64)) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (next, done) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -55,14 +55,19 @@ async fn one(connection: usize, plan: &Plan, (next, done): (&AtomicU64, &AtomicU
         };
         dialect.write(&mut request, keys, 0, &plan.limit);
         let since = Stopwatch::start();
+        let mut refused = String::new();
         loop {
-            let response = wire.ask(&request).await?;
+            // A node that refuses may hang up as well, and then what it said is the reason.
+            let response = wire.ask(&request).await.map_err(|error| match refused.as_str() {
+                "" => error,
+                said => io::Error::other(format!("{error}, after it had said {said}")),
+            })?;
             if dialect.judge(&response) == Answer::Granted(count) {
                 break;
             }
+            refused = String::from_utf8_lossy(&response.body[..response.body.len().min(400)]).into_owned();
             if !matches!(response.status, 503 | 504) || since.elapsed() >= PATIENCE {
-                let said = String::from_utf8_lossy(&response.body[..response.body.len().min(400)]).into_owned();
-                return Err(io::Error::other(format!("not every key was granted: {said}")));
+                return Err(io::Error::other(format!("not every key was granted: {refused}")));
             }
             tokio::time::sleep(PAUSE).await;
         }
@@ -123,12 +128,20 @@ mod tests {
     }
 
     #[test]
+    fn who_hangs_up_has_said_why() {
+        let (address, asked) = answers(&[503], r#"{"detail":"on purpose"}"#.to_owned());
+        let error = fill(&plan(address, 3), &mut |_| {}).unwrap_err().to_string();
+        assert!(error.contains("on purpose"), "{error}");
+        assert_eq!(asked.join().unwrap().len(), 1);
+    }
+
+    #[test]
     fn what_is_refused_ends_it() {
         let (address, asked) = answers(&[400], r#"{"detail":"on purpose"}"#.to_owned());
         let error = fill(&plan(address, 3), &mut |_| {}).unwrap_err().to_string();
         assert!(error.contains("on purpose"), "{error}");
-        let (denied, denies) = answers(&[200], r#"{"granted":true}"#.repeat(2));
-        assert!(fill(&plan(denied, 3), &mut |_| {}).is_err(), "two of three");
-        assert_eq!((asked.join().unwrap().len(), denies.join().unwrap().len()), (1, 1));
+        let (partly, two) = answers(&[200], r#"{"granted":true}"#.repeat(2));
+        assert!(fill(&plan(partly, 3), &mut |_| {}).is_err(), "two of three");
+        assert_eq!((asked.join().unwrap().len(), two.join().unwrap().len()), (1, 1));
     }
 }

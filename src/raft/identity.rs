@@ -19,7 +19,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 /// The version of the conversation: both sides speak the same or none.
-const PROTOCOL: u32 = 3;
+const PROTOCOL: u32 = 4;
 const FILE: &str = "peers.json";
 /// How often the footing of peers is written down at most.
 const WRITE_EVERY: Duration = Duration::from_secs(1);

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::Arc;
 
-/// What a name takes beside the request that holds it, about: nothing if it is short.
+/// What a name takes beside the request that holds it, about: nothing if it is short, some hundred bytes if not.
 const KEY_HEAP_BYTES: usize = 64;
 
 /// Who leads: a term of office. Two leaders never share one.

@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn the_index_holds_every_key_once() {
+    fn the_index_holds_every_key() {
         let limits = ["1000/s", "100/s", "300/s"].map(limit);
         let mut keys = Keys::new();
         // Any fixed sequence that visits keys in no order; the time moves slowly enough to find them used meanwhile.
@@ -265,6 +265,23 @@ mod tests {
         keys.forget_idle(ms(10), 1);
         check(&keys);
         assert_eq!((keys.get(&one), keys.len()), (None, 1), "one is idle, the other was used meanwhile");
+
+        let mut keys = both(["1/20ms", "1/10ms"]);
+        grant(&mut keys, &other, ms(5), 3, &limit("1/10ms"));
+        keys.forget_idle(ms(10), 1);
+        check(&keys);
+        assert_eq!((keys.len(), keys.expiry.iter().count()), (2, 1), "the other is indexed anew, where the one is");
+        keys.forget_idle(ms(20), 1);
+        assert_eq!((keys.len(), keys.expiry.iter().count()), (0, 0));
+
+        let mut keys = both(["1/10ms", "1/20ms"]);
+        let before = keys.get(&one).cloned();
+        assert!(keys.remove(&one));
+        check(&keys);
+        keys.put_back(&one, before);
+        keys.put_back(&other, None);
+        check(&keys);
+        assert_eq!((keys.get(&other), keys.len()), (None, 1));
 
         let mut keys = both(["1/10ms", "1/20ms"]);
         keys.forget_idle(ms(10), 9);

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use thiserror::Error;
 
 /// Increase it with every change of what is written, and keep reading the old one.
-const FORMAT: u8 = 2;
+const FORMAT: u8 = 3;
 /// Neither time nor permits get here in centuries: a head beyond it is damage, and counting on from it would overflow.
 const COUNT_MAX: u64 = u64::MAX / 2;
 /// Largest block that is believed: with a hundred million keys one has some megabytes.
@@ -34,7 +34,7 @@ pub enum SnapshotError {
     #[error("cannot read the snapshot: {0}")]
     Io(#[from] io::Error),
     /// Written by a version this one does not know.
-    #[error("snapshot format {0} is not known to this version, which reads up to {FORMAT}")]
+    #[error("snapshot format {0} is not known to this version, which reads {FORMAT}")]
     Format(u8),
     /// The bytes do not decode.
     #[error("damaged snapshot: {0}")]
@@ -278,7 +278,7 @@ mod tests {
         assert_eq!(one.freeze().digest(), two.freeze().digest());
     }
 
-    /// "Each key stands in the expiry index exactly once": a second register would leave the first one's place in it.
+    /// "Each key stands in the expiry index, at `indexed`": a second register would leave the first one's place in it.
     #[test]
     fn names_that_stand_there_twice_are_damage() {
         let again = (Key::new("a").unwrap(), KeyState { indexed: Time(8), ..state("a", 2).1 });

@@ -1,22 +1,22 @@
 //! A sorted map in wide rows, for millions of small items: it takes little more room than what is in it.
 //!
 //! The standard library's tree has room for eleven items in a node, and with names in no order a third of it stays empty. Here a
-//! row has up to `WIDTH` items and at most an eighth of it is free. Finding something is two binary searches; putting something
-//! in moves half a row, a few kilobytes.
+//! row has up to `W` items, and room for an eighth more than it has, or for two. Finding something is two binary searches; putting
+//! something in moves half a row.
 //!
 //! The keys of a row lie beside its values, not between them: a search reads keys only, and they are shared between copies of the
 //! map until one of them gets or loses a key. What is looked for is said by an order, as the standard library's
 //! `binary_search_by` has it: how a key of the map compares to the one that is sought.
 //!
 //! Invariants
-//! - No row is empty or has more than `WIDTH` items; all of them in order, and the rows too.
+//! - No row is empty or has more than `W` items; all of them in order, and the rows too.
 //! - A row has as many values as keys.
 //! - Where rows begin depends on what came when. Nothing that is replicated may look at it.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-/// Rows of some kilobytes: larger ones take long to change, smaller ones are many.
+/// Rows of some kilobytes, where nothing speaks for others: larger ones take long to change, smaller ones are many.
 const WIDTH: usize = 512;
 /// A row that is full gets room for an eighth more.
 const ROOM_SHARE: usize = 8;

@@ -185,11 +185,12 @@ fn indexing_anew_counts_as_work() {
     let mut machine = Machine::default();
     let all = |prefix: &'static str| (0..count).map(move |index| acquire(&format!("{prefix} {index}"), &limit));
     // Those that will be indexed anew come first in the index, so one entry has no time for the others.
-    decide(&mut machine, &batch(0, KEYS_DEFAULT, all("a").chain(all("b"))));
-    decide(&mut machine, &batch(1, KEYS_DEFAULT, all("a")));
-    decide(&mut machine, &batch(6 * SECOND, KEYS_DEFAULT, []));
+    decide(&mut machine, &batch(0, KEYS_DEFAULT, all("a")));
+    decide(&mut machine, &batch(1, KEYS_DEFAULT, all("b")));
+    decide(&mut machine, &batch(2, KEYS_DEFAULT, all("a")));
+    decide(&mut machine, &batch(6 * SECOND + 1, KEYS_DEFAULT, []));
     assert_eq!(machine.keys(), 2 * count);
-    decide(&mut machine, &batch(6 * SECOND, KEYS_DEFAULT, []));
+    decide(&mut machine, &batch(6 * SECOND + 1, KEYS_DEFAULT, []));
     assert_eq!(machine.keys(), count);
     decide(&mut machine, &batch(12 * SECOND, KEYS_DEFAULT, []));
     assert_eq!(machine.keys(), 0);

@@ -11,6 +11,9 @@ use quorate::limiter::Time;
 use quorate::state::{Applied, Batch, LeaderId, Machine, SnapshotError, Stamp};
 use std::io::Read;
 
+/// The first byte of a snapshot.
+const FORMAT: u8 = 3;
+
 fn applied_by(machine: &mut Machine, log: &Log, from: usize) -> Vec<Applied> {
     log.0[from..].iter().map(|entry| machine.apply(entry.leader, &entry.batch)).collect()
 }
@@ -175,7 +178,7 @@ proptest! {
     #[test]
     fn random_bytes_do_no_harm((format, mut found) in (any::<bool>(), vec(any::<u8>(), 0..500))) {
         if format && !found.is_empty() {
-            found[0] = 2;
+            found[0] = FORMAT;
         }
         accepted_only_if_whole(&found, &Log(Vec::new()))?;
     }
@@ -193,10 +196,11 @@ fn a_snapshot_that_ends_too_soon_is_refused() {
 #[test]
 fn a_snapshot_of_another_format_says_which() {
     let mut found = bytes(&Machine::default());
-    found[0] = 3;
+    assert_eq!(found[0], FORMAT);
+    found[0] = 2;
     let error = Machine::read(&mut found.as_slice()).unwrap_err();
-    assert!(matches!(error, SnapshotError::Format(3)));
-    assert_eq!(error.to_string(), "snapshot format 3 is not known to this version, which reads up to 2");
+    assert!(matches!(error, SnapshotError::Format(2)));
+    assert_eq!(error.to_string(), "snapshot format 2 is not known to this version, which reads 3");
 }
 
 /// P7: a claim costs its sender as many bytes as it costs the reader.
@@ -216,7 +220,7 @@ fn lengths_that_lie_are_not_believed() {
         ("a block of no bytes", block(&[])),
         ("empty blocks, but too few of them", block(&[0]).repeat(10_000)),
     ] {
-        let found = [&[2], head.as_slice(), &tail].concat();
+        let found = [&[FORMAT], head.as_slice(), &tail].concat();
         assert!(Machine::read(&mut found.as_slice()).is_err(), "{what}");
         assert!(Machine::read(&mut found.as_slice().chain(noise.as_slice())).is_err(), "{what}, and noise after it");
     }
@@ -234,7 +238,7 @@ impl Read for Impatient {
 #[test]
 fn a_block_past_all_bounds_is_not_even_read() {
     for claim in [u32::MAX, (1 << 30) + 1] {
-        let head = [&[2], claim.to_le_bytes().as_slice()].concat();
+        let head = [&[FORMAT], claim.to_le_bytes().as_slice()].concat();
         let mut found = head.as_slice().chain(Impatient);
         assert!(matches!(Machine::read(&mut found), Err(SnapshotError::Damaged(_))), "{claim}");
     }
