@@ -307,6 +307,11 @@ impl Past {
             let near = asked.terms.max_wait.and_then(|wait| slot?.checked_sub(wait.0));
             return near.max(freed.copied()).unwrap_or(now).saturating_sub(now);
         }
+        let is_ramp = Figures::of(asked.limit).is_some_and(|figures| figures.ramp.is_some());
+        if let Some(slot) = slot.filter(|_| is_ramp && asked.terms.free_now_only) {
+            // "On a ramp a hole that is too short may do later, when permits take less; nobody waits for that."
+            return slot - now;
+        }
         let granted = instants.into_iter().find(|at| self.judge(asked, *at).is_ok());
         granted.expect("a request that is not impossible is granted some time") - now
     }
