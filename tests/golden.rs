@@ -20,8 +20,8 @@
 //! policies                                                      the stored rules
 //! digest                                                        of the whole state
 //! snapshot-roundtrip                                            goes on with what was written and read back
-//! matches file=snapshot-v1.bin                                  compares the state with stored bytes
-//! read file=snapshot-v1.bin                                     goes on with stored bytes
+//! matches file=snapshot-v3.bin                                  compares the state with stored bytes
+//! read file=snapshot-v3.bin                                     goes on with stored bytes
 //! limit                                                         limits as they are understood, one a line
 //!
 //! LIMIT: limit=1/6s [window=250ms] [max_reserved=2] [ramp=1/m over=60s]             spacing
