@@ -51,17 +51,18 @@ impl AsyncRead for Socket {
         loop {
             ready!(self.0.poll_read_ready(cx))?;
             let room = buf.remaining();
-            match self.0.try_read_buf(buf) {
-                Ok(read) => {
-                    if (1..room).contains(&read) {
-                        // That was all there is: waiting for more does not begin with asking the system again.
-                        let nothing = || Err::<(), _>(io::ErrorKind::WouldBlock.into());
-                        let _ = self.0.try_io(Interest::READABLE, nothing);
-                    }
-                    return Poll::Ready(Ok(()));
-                }
+            let mut read = None;
+            let done = self.0.try_io(Interest::READABLE, || {
+                let count = self.0.try_read_buf(buf)?;
+                read = Some(count);
+                // That was all there is: waiting for more does not begin with asking the system again. What is given up here is
+                // the readiness of before the read: bytes that arrived since then have told the runtime anew, maybe on another thread.
+                if (1..room).contains(&count) { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
+            });
+            match done {
+                _ if read.is_some() => return Poll::Ready(Ok(())),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Poll::Ready(Err(error)),
+                done => return Poll::Ready(done),
             }
         }
     }
