@@ -9,7 +9,7 @@ use crate::state::{self, Acquire, Command, Outcome, Policy};
 /// One applied entry, as the history is told of it.
 pub fn entry(index: u64, batch: &state::Batch, applied: &state::Applied) -> Option<Applied> {
     let state::Applied::Decided { now, outcomes } = applied else { return None };
-    let mut events = Vec::new();
+    let mut events = Vec::with_capacity(batch.commands.len());
     for (command, outcome) in batch.commands.iter().zip(outcomes) {
         tell(command, outcome, &mut events);
     }

@@ -158,6 +158,16 @@ impl Register {
     /// Enters a permit.
     pub fn take(&mut self, limit: &Limit, now: Time, lead: Span, entry: &Entry) {
         let Entry { permit, slot, cost, request } = *entry;
+        // Nearly every register is a single instant and stays one.
+        if self.details.is_none()
+            && slot <= now
+            && let Some(pace) = limit.pace().filter(|pace| pace.ramp.is_none())
+        {
+            let place = chain::place(self.next, &[], &pace, (cost, slot), None);
+            assert!(place.slot == slot, "an entry has the earliest slot of its register");
+            chain::take(&mut self.next, &mut Vec::new(), place, false);
+            return;
+        }
         let began = self.began();
         let mut details = self.details.take().unwrap_or_default();
         details.forget_past(limit, now);

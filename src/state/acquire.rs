@@ -6,15 +6,19 @@ use super::machine::Machine;
 use super::outcome::{Grant, Outcome, Permit};
 use super::policies::Rule;
 use super::requests::Remembered;
+use super::shards::Placed;
 use crate::limiter::{Decision, Entry, Key, Limit, Part, Register, Span, Time, decide};
 use crate::limits::ALL_OF_MAX;
 use crate::planted::{self, Bug};
+use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// One key of a request with the limit it is decided by.
 struct Resolved<'a> {
     wanted: &'a Wanted,
+    /// Where its key lies.
+    place: u64,
     limit: Limit,
     rule: Option<Arc<Rule>>,
     /// The register under this limit, where it is not the stored one.
@@ -23,6 +27,9 @@ struct Resolved<'a> {
 
 /// The same with what is stored of the key.
 type Stored<'m, 'a> = (Resolved<'a>, Option<&'m KeyState>);
+
+/// One for every key of a request, which as a rule is for one.
+type All<T> = SmallVec<[T; 1]>;
 
 impl KeyState {
     /// The register under a limit, which may be another than so far.
@@ -54,7 +61,7 @@ impl Machine {
             Err(outcome) => return outcome,
         };
         let fresh = Register::default();
-        let parts: Vec<_> = resolved
+        let parts: All<_> = resolved
             .iter()
             .map(|(one, stored)| Part {
                 register: one.adopted.as_ref().or(stored.map(|state| &state.register)).unwrap_or(&fresh),
@@ -62,7 +69,9 @@ impl Machine {
                 cost: one.wanted.cost,
             })
             .collect();
-        let slot = match decide(&parts, self.now, &acquire.terms) {
+        let decision = decide(&parts, self.now, &acquire.terms);
+        drop(parts);
+        let slot = match decision {
             Decision::Granted { slot } => slot,
             Decision::Denied { by, denial } => {
                 let rule = resolved.into_iter().nth(by).and_then(|(one, _)| one.rule);
@@ -87,8 +96,8 @@ impl Machine {
     }
 
     /// The limit of every key: a stored rule's, or else what the request brought along.
-    fn resolve<'m, 'a>(&'m self, acquire: &'a Acquire) -> Result<Vec<Stored<'m, 'a>>, Outcome> {
-        let mut resolved: Vec<Stored<'m, 'a>> = Vec::with_capacity(1 + acquire.more.len());
+    fn resolve<'m, 'a>(&'m self, acquire: &'a Acquire) -> Result<All<Stored<'m, 'a>>, Outcome> {
+        let mut resolved: All<Stored<'m, 'a>> = All::with_capacity(1 + acquire.more.len());
         if acquire.more.len() >= ALL_OF_MAX {
             return Err(Outcome::Never { by: 0, why: format!("at most {ALL_OF_MAX} keys in one request") });
         }
@@ -106,24 +115,25 @@ impl Machine {
                     Err(error) => return Err(Outcome::Never { by, why: error.to_string() }),
                 },
             };
-            let stored = self.keys.get(&wanted.key);
+            let place = wanted.key.place();
+            let stored = self.keys.get_at(&wanted.key, place);
             let adopted = stored.and_then(|state| state.adopted(&limit, self.now));
-            resolved.push((Resolved { wanted, limit, rule, adopted }, stored));
+            resolved.push((Resolved { wanted, place, limit, rule, adopted }, stored));
         }
         Ok(resolved)
     }
 
     /// Enters one permit for every key, all at the same slot.
-    fn enter(&mut self, acquire: &Acquire, resolved: Vec<Resolved<'_>>, slot: Time) -> Grant {
+    fn enter(&mut self, acquire: &Acquire, resolved: All<Resolved<'_>>, slot: Time) -> Grant {
         let (now, lead) = (self.now, acquire.terms.lead);
         let request = acquire.identity.map(|identity| identity.id);
         let start_before = resolved.iter().filter_map(|one| one.limit.start_before(slot, now)).min();
         let expires_at = resolved.iter().filter_map(|one| one.limit.expires_at(slot)).min();
-        let mut permits = resolved.into_iter().map(|Resolved { wanted, limit, rule, adopted }| {
+        let mut permits = resolved.into_iter().map(|Resolved { wanted, place, limit, rule, adopted }| {
             self.permits += 1;
             let entry = Entry { permit: self.permits, slot, cost: wanted.cost, request };
             let (key, number) = (&wanted.key, self.permits);
-            let standing = self.keys.grant(key, (number, &limit), adopted, |register| {
+            let standing = self.keys.grant((key, place), (number, &limit), adopted, |register| {
                 register.take(&limit, now, lead, &entry);
                 register.standing(&limit, now)
             });

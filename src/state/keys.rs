@@ -56,7 +56,12 @@ impl Keys {
     }
 
     pub(super) fn get(&self, key: &Key) -> Option<&KeyState> {
-        self.states.get(key.as_str())
+        self.states.get(key)
+    }
+
+    /// The same for who knows the place of the key already.
+    pub(super) fn get_at(&self, key: &Key, place: u64) -> Option<&KeyState> {
+        self.states.get_at(key, place)
     }
 
     /// For changing a register in place, other than by a grant.
@@ -69,27 +74,28 @@ impl Keys {
     /// Changes the register of `key` by a grant, and says what `enter` says of it. `adopted` takes its place first, if there is one.
     pub(super) fn grant<R>(
         &mut self,
-        key: &Key,
+        (key, place): (&Key, u64),
         (permit, limit): (u64, &Limit),
         adopted: Option<Register>,
         enter: impl FnOnce(&mut Register) -> R,
     ) -> R {
-        let shared = self.share(limit);
-        let expiry = &mut self.expiry;
-        self.states.upsert(key, |known| {
+        let Self { states, expiry, shared_limits } = self;
+        states.upsert((key, place), |known| {
             let Some(state) = known else {
                 let mut register = adopted.unwrap_or_default();
                 let said = enter(&mut register);
-                let indexed = register.idle_at(&shared);
-                expiry.insert((indexed, key.place()), ());
-                return (Some(KeyState { register, permit, indexed, limit: shared }), said);
+                let indexed = register.idle_at(limit);
+                expiry.insert((indexed, place), ());
+                return (Some(KeyState { register, permit, indexed, limit: share(shared_limits, limit) }), said);
             };
             if let Some(adopted) = adopted {
                 state.register = adopted;
             }
             let said = enter(&mut state.register);
             state.permit = permit;
-            state.limit = shared;
+            if *state.limit != *limit {
+                state.limit = share(shared_limits, limit);
+            }
             (None, said)
         })
     }
@@ -103,7 +109,7 @@ impl Keys {
     /// Puts one read from a snapshot in its place, sharing its limit. The index is made when all are there:
     /// [`Self::index_all`].
     pub(super) fn restore(&mut self, key: Key, mut state: KeyState) {
-        state.limit = self.share(&state.limit);
+        state.limit = share(&mut self.shared_limits, &state.limit);
         self.states.insert(key, state);
     }
 
@@ -140,18 +146,20 @@ impl Keys {
     /// Looks at up to `most` places of the index whose time has come, and forgets the keys there that are idle.
     pub(super) fn forget_idle(&mut self, now: Time, most: usize) {
         // One that is indexed anew is due after now: it cannot be among those that are still to be looked at.
-        for due in self.expiry.take_first(most, |(at, _)| *at <= now) {
-            for key in self.indexed(due).cloned().collect::<Vec<_>>() {
-                let expiry = &mut self.expiry;
-                self.states.retain_one(&key, |state| {
-                    let busy = state.idle_at() > now;
-                    if busy {
-                        state.indexed = state.idle_at();
-                        expiry.insert((state.indexed, due.1), ());
-                    }
-                    busy
-                });
-            }
+        for (at, place) in self.expiry.take_first(most, |(at, _)| *at <= now) {
+            let expiry = &mut self.expiry;
+            self.states.retain_at(place, |state| {
+                if state.indexed != at {
+                    return true;
+                }
+                let idle_at = state.idle_at();
+                let busy = idle_at > now;
+                if busy {
+                    state.indexed = idle_at;
+                    expiry.insert((idle_at, place), ());
+                }
+                busy
+            });
         }
     }
 
@@ -159,21 +167,22 @@ impl Keys {
     pub(super) fn first_leaves_after(&self, now: Time) -> Span {
         self.expiry.first().map_or(Span::ZERO, |((at, _), ())| at.since(now))
     }
+}
 
-    fn share(&mut self, limit: &Limit) -> Arc<Limit> {
-        if let Some(shared) = self.shared_limits.get(limit) {
-            return Arc::clone(shared);
-        }
-        if self.shared_limits.len() >= SHARED_LIMITS_SWEEP {
-            self.shared_limits.retain(|shared| Arc::strong_count(shared) > 1);
-            if self.shared_limits.len() >= SHARED_LIMITS_SWEEP {
-                return Arc::new(*limit);
-            }
-        }
-        let shared = Arc::new(*limit);
-        self.shared_limits.insert(Arc::clone(&shared));
-        shared
+/// The one of all equal limits.
+fn share(known: &mut BTreeSet<Arc<Limit>>, limit: &Limit) -> Arc<Limit> {
+    if let Some(shared) = known.get(limit) {
+        return Arc::clone(shared);
     }
+    if known.len() >= SHARED_LIMITS_SWEEP {
+        known.retain(|shared| Arc::strong_count(shared) > 1);
+        if known.len() >= SHARED_LIMITS_SWEEP {
+            return Arc::new(*limit);
+        }
+    }
+    let shared = Arc::new(*limit);
+    known.insert(Arc::clone(&shared));
+    shared
 }
 
 #[cfg(test)]
@@ -195,7 +204,7 @@ mod tests {
         let register = keys.get(key).map_or(&fresh, |state| &state.register);
         let slot = register.earliest(limit, now, now, 1).unwrap();
         let entry = Entry { permit, slot, cost: 1, request: None };
-        keys.grant(key, (permit, limit), None, |register| register.take(limit, now, Span::ZERO, &entry));
+        keys.grant((key, key.place()), (permit, limit), None, |register| register.take(limit, now, Span::ZERO, &entry));
     }
 
     /// "Each key stands in the expiry index, at `indexed`", and nothing else does.

@@ -117,7 +117,16 @@ impl<K: Ord + Clone + Placed, V: Clone> Shards<K, V> {
         K: Borrow<Q>,
         Q: Ord + Placed<Tag = K::Tag> + ?Sized,
     {
-        let place = name.place();
+        self.get_at(name, name.place())
+    }
+
+    /// The same for who knows the place of the name already.
+    pub(super) fn get_at<Q>(&self, name: &Q, place: u64) -> Option<&V>
+    where
+        K: Borrow<Q>,
+        Q: Ord + Placed<Tag = K::Tag> + ?Sized,
+    {
+        debug_assert_eq!(name.place(), place, "a name has one place");
         self.pieces[index(place)].0.get(sought(name, place))
     }
 
@@ -148,23 +157,25 @@ impl<K: Ord + Clone + Placed, V: Clone> Shards<K, V> {
         }
     }
 
-    /// Changes what is there, or puts in what `change` makes of nothing. What `change` says besides.
-    pub(super) fn upsert<R>(&mut self, name: &K, change: impl FnOnce(Option<&mut V>) -> (Option<V>, R)) -> R {
-        let place = name.place();
+    /// Changes what is there, or puts in what `change` makes of nothing. What `change` says besides. `place` is the name's.
+    pub(super) fn upsert<R>(
+        &mut self,
+        (name, place): (&K, u64),
+        change: impl FnOnce(Option<&mut V>) -> (Option<V>, R),
+    ) -> R {
+        debug_assert_eq!(name.place(), place, "a name has one place");
         let tagged = || Tagged { tag: K::tag(place), name: name.clone() };
         let (is_new, said) = self.pieces[index(place)].mutable().upsert(sought(name, place), tagged, change);
         self.len += usize::from(is_new);
         said
     }
 
-    /// Keeps what is there if `keep` says so, which may change it.
-    pub(super) fn retain_one(&mut self, name: &K, keep: impl FnOnce(&mut V) -> bool) {
-        let place = name.place();
-        let piece = self.pieces[index(place)].mutable();
-        let goes = piece.get_mut(sought(name, place)).is_some_and(|value| !keep(value));
-        if goes && piece.remove(sought(name, place)).is_some() {
-            self.len -= 1;
-        }
+    /// Of what has this place keeps what `keep` says so of, which may change it.
+    pub(super) fn retain_at(&mut self, place: u64, keep: impl FnMut(&mut V) -> bool)
+    where
+        K: Placed<Tag = u64>,
+    {
+        self.len -= self.pieces[index(place)].mutable().retain_equal(|known| known.tag.cmp(&place), keep);
     }
 
     pub(super) fn remove<Q>(&mut self, name: &Q)

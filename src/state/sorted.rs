@@ -1,15 +1,16 @@
 //! A sorted map in wide rows, for millions of small items: it takes little more room than what is in it.
 //!
 //! The standard library's tree has room for eleven items in a node, and with names in no order a third of it stays empty. Here a
-//! row has up to `W` items, and room for an eighth more than it has, or for two. Finding something is two binary searches; putting
-//! something in moves half a row.
+//! row has up to `W` items, and room for an eighth more than it has, or for a sixteenth of a row. Finding something is two binary
+//! searches; putting something in moves half a row.
 //!
 //! The keys of a row lie beside its values, not between them: a search reads keys only, and they are shared between copies of the
 //! map until one of them gets or loses a key. What is looked for is said by an order, as the standard library's
 //! `binary_search_by` has it: how a key of the map compares to the one that is sought.
 //!
 //! Invariants
-//! - No row is empty or has more than `W` items; all of them in order, and the rows too.
+//! - No row has more than `W` items; all of them in order, and the rows too. None is empty but the only one, which waits for what
+//!   comes next.
 //! - A row has as many values as keys.
 //! - Where rows begin depends on what came when. Nothing that is replicated may look at it.
 
@@ -18,9 +19,9 @@ use std::sync::Arc;
 
 /// Rows of some kilobytes, where nothing speaks for others: larger ones take long to change, smaller ones are many.
 const WIDTH: usize = 512;
-/// A row that is full gets room for an eighth more.
+/// A row that is full gets room for an eighth more, or for this share of the widest.
 const ROOM_SHARE: usize = 8;
-const ROOM_MIN: usize = 2;
+const ROOM_MIN_SHARE: usize = 16;
 
 /// The map.
 #[derive(Debug, Clone)]
@@ -42,6 +43,9 @@ impl<K, V, const W: usize> Default for Sorted<K, V, W> {
 }
 
 impl<K: Ord + Clone, V, const W: usize> Sorted<K, V, W> {
+    /// The least room that a row gets.
+    const ROOM_MIN: usize = if W / ROOM_MIN_SHARE > 2 { W / ROOM_MIN_SHARE } else { 2 };
+
     pub(super) fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
         self.rows.iter().flat_map(|row| row.keys.iter().zip(&row.values))
     }
@@ -63,10 +67,40 @@ impl<K: Ord + Clone, V, const W: usize> Sorted<K, V, W> {
 
     /// All that `order` finds equal: neighbours, in order.
     pub(super) fn equal(&self, order: impl Fn(&K) -> Ordering) -> impl Iterator<Item = (&K, &V)> {
-        let first = self.rows.partition_point(|row| row.keys.last().is_some_and(|last| order(last).is_lt()));
-        let skipped = self.rows.get(first).map_or(0, |row| row.keys.partition_point(|key| order(key).is_lt()));
+        let (first, skipped) = self.first_equal(&order);
         let items = self.rows[first..].iter().flat_map(|row| row.keys.iter().zip(&row.values));
         items.skip(skipped).take_while(move |(key, _)| order(key).is_eq())
+    }
+
+    /// Of all that `order` finds equal, keeps what `keep` says so of, which may change it. How many go.
+    pub(super) fn retain_equal(
+        &mut self,
+        order: impl Fn(&K) -> Ordering,
+        mut keep: impl FnMut(&mut V) -> bool,
+    ) -> usize {
+        let (mut at_row, mut at) = self.first_equal(&order);
+        let mut gone = 0;
+        while let Some(row) = self.rows.get_mut(at_row) {
+            match row.keys.get(at) {
+                None => (at_row, at) = (at_row + 1, 0),
+                Some(key) if order(key).is_ne() => break,
+                Some(_) if keep(&mut row.values[at]) => at += 1,
+                Some(_) => {
+                    gone += 1;
+                    let rows = self.rows.len();
+                    self.remove_at(at_row, at);
+                    // What came behind a row that has gone stands in its place.
+                    at = if self.rows.len() < rows { 0 } else { at };
+                }
+            }
+        }
+        gone
+    }
+
+    /// The row and the place in it of the first that `order` finds equal, or of the first after where it would be.
+    fn first_equal(&self, order: impl Fn(&K) -> Ordering) -> (usize, usize) {
+        let row = self.rows.partition_point(|row| row.keys.last().is_some_and(|last| order(last).is_lt()));
+        (row, self.rows.get(row).map_or(0, |row| row.keys.partition_point(|key| order(key).is_lt())))
     }
 
     /// Inserts or replaces. What was there before.
@@ -118,8 +152,8 @@ impl<K: Ord + Clone, V, const W: usize> Sorted<K, V, W> {
             }
         }
         let Row { keys, values } = &mut self.rows[row];
-        insert(Arc::make_mut(keys), at, key);
-        insert(values, at, value);
+        insert(Arc::make_mut(keys), at, key, Self::ROOM_MIN);
+        insert(values, at, value, Self::ROOM_MIN);
     }
 
     /// Takes the keys of the first items for as long as they are wanted, `most` of them.
@@ -132,30 +166,39 @@ impl<K: Ord + Clone, V, const W: usize> Sorted<K, V, W> {
             }
             let keys = Arc::make_mut(&mut row.keys);
             taken.extend(keys.drain(..count));
-            if keys.is_empty() {
+            row.values.drain(..count);
+            if row.values.is_empty() {
                 emptied += 1;
                 continue;
             }
-            row.values.drain(..count);
-            row.shrink();
+            row.shrink(Self::ROOM_MIN);
             break;
         }
-        self.rows.drain(..emptied);
+        let all = emptied == self.rows.len();
+        self.rows.drain(..emptied - usize::from(all && emptied > 0));
+        if let Some(only) = self.rows.first_mut().filter(|_| all) {
+            only.shrink(Self::ROOM_MIN);
+        }
         taken
     }
 
     /// Removes. What was there.
     pub(super) fn remove(&mut self, order: impl Fn(&K) -> Ordering) -> Option<V> {
-        let (at_row, at) = self.find(order);
-        let (row, at) = (self.rows.get_mut(at_row)?, at.ok()?);
+        let (row, at) = self.find(order);
+        Some(self.remove_at(row, at.ok()?))
+    }
+
+    fn remove_at(&mut self, at_row: usize, at: usize) -> V {
+        let is_only = self.rows.len() == 1;
+        let row = &mut self.rows[at_row];
         Arc::make_mut(&mut row.keys).remove(at);
         let value = row.values.remove(at);
-        if row.values.is_empty() {
+        if row.values.is_empty() && !is_only {
             self.rows.remove(at_row);
         } else {
-            row.shrink();
+            row.shrink(Self::ROOM_MIN);
         }
-        Some(value)
+        value
     }
 
     /// The row that a key belongs to, and where it is in it or would be.
@@ -194,24 +237,24 @@ impl<K: Clone, V> Row<K, V> {
     }
 
     /// Gives room back that it has too much of. Its keys are its own.
-    fn shrink(&mut self) {
-        shrink(Arc::make_mut(&mut self.keys));
-        shrink(&mut self.values);
+    fn shrink(&mut self, room_min: usize) {
+        shrink(Arc::make_mut(&mut self.keys), room_min);
+        shrink(&mut self.values, room_min);
     }
 }
 
 /// Inserts, with an eighth more room where there is none.
-fn insert<T>(items: &mut Vec<T>, at: usize, item: T) {
+fn insert<T>(items: &mut Vec<T>, at: usize, item: T, room_min: usize) {
     if items.len() == items.capacity() {
-        items.reserve_exact((items.len() / ROOM_SHARE).max(ROOM_MIN));
+        items.reserve_exact((items.len() / ROOM_SHARE).max(room_min));
     }
     items.insert(at, item);
 }
 
 /// Gives room back that a row has too much of.
-fn shrink<T>(row: &mut Vec<T>) {
-    if row.len() <= row.capacity() / 2 {
-        row.shrink_to(row.len() + row.len() / ROOM_SHARE);
+fn shrink<T>(row: &mut Vec<T>, room_min: usize) {
+    if row.len() <= row.capacity() / 2 && row.capacity() - row.len() > room_min {
+        row.shrink_to(row.len() + (row.len() / ROOM_SHARE).max(room_min));
     }
 }
 
@@ -228,8 +271,11 @@ mod tests {
     fn check<const W: usize>(sorted: &Sorted<u32, u32, W>, oracle: &BTreeMap<u32, u32>) {
         assert!(sorted.iter().eq(oracle.iter()));
         assert_eq!(sorted.first(), oracle.first_key_value());
-        assert!(sorted.rows.iter().all(|row| (1..=W).contains(&row.keys.len()) && row.values.len() == row.keys.len()));
-        let fits = |row: &Vec<u32>| row.capacity() <= (2 * row.len()).max(row.len() + ROOM_MIN);
+        let least = usize::from(sorted.rows.len() > 1);
+        assert!(
+            sorted.rows.iter().all(|row| (least..=W).contains(&row.keys.len()) && row.values.len() == row.keys.len())
+        );
+        let fits = |row: &Vec<u32>| row.capacity() <= (2 * row.len()).max(row.len() + Sorted::<u32, u32, W>::ROOM_MIN);
         assert!(sorted.rows.iter().all(|row| fits(&row.keys) && fits(&row.values)), "{sorted:?}");
     }
 
@@ -240,7 +286,17 @@ mod tests {
             let (mut sorted, mut oracle) = (Sorted::<u32, u32, 4>::default(), BTreeMap::new());
             for (step, key, value) in steps {
                 match step {
-                    0..4 => prop_assert_eq!(sorted.insert(key, value), oracle.insert(key, value)),
+                    0..3 => prop_assert_eq!(sorted.insert(key, value), oracle.insert(key, value)),
+                    3 => {
+                        let tens = |known: &u32| (known / 10).cmp(&(key / 10));
+                        let keep = |kept: &mut u32| {
+                            *kept ^= 1;
+                            !kept.is_multiple_of(3)
+                        };
+                        let before = oracle.len();
+                        oracle.retain(|known, kept| tens(known).is_ne() || keep(kept));
+                        prop_assert_eq!(sorted.retain_equal(tens, keep), before - oracle.len());
+                    }
                     4..7 => prop_assert_eq!(sorted.remove(sought(key)), oracle.remove(&key)),
                     7 => {
                         let most = value as usize % 9;
