@@ -15,8 +15,6 @@ use tracing_subscriber::util::SubscriberInitExt;
 /// Replication repeats itself for every attempt to reach a node that is down, several times a second for as long as it is.
 const QUIET: &[(&str, &str)] = &[
     ("openraft", "openraft=warn,openraft::replication=error,openraft::engine::handler::replication_handler=error"),
-    ("raft_log", "raft_log=warn"),
-    ("chunked_wal", "chunked_wal=warn"),
     ("hyper", "hyper=warn,hyper_util=warn"),
     ("reqwest", "reqwest=warn"),
     ("sled", "sled=warn"),

@@ -6,6 +6,7 @@ use quorate::node::{Handle, Node, Options, start};
 use quorate::raft::LogStore;
 use quorate::state::{Acquire, Command, Grant, Identity, Outcome};
 use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -120,16 +121,16 @@ async fn a_node_far_behind_gets_a_snapshot() {
     let mut cluster = Cluster::start(dir.path(), 3, 200).await;
     cluster.grant(2, acquire("k", "1000/s", None)).await;
     cluster.stop(2).await;
-    let mut last = cluster.grant(0, acquire("k", "1000/s", None)).await;
-    // One entry each, because each waits for the one before.
-    for round in 0..1_000 {
-        last = cluster.grant(round % 2, acquire(&format!("k{}", round % 50), "1000/s", None)).await;
-    }
-    let current = dir.path().join("node1/snapshots/current.snapshot");
-    while !current.exists() {
-        cluster.grant(0, acquire("k", "1000/s", None)).await;
+    // Two snapshots lie more entries apart than are kept behind one, so the second purges what the node has seen; a third one
+    // says that this has been done.
+    for index in 0..2 {
+        let current = dir.path().join(format!("node{}/snapshots/current.snapshot", index + 1));
+        for _ in 0..3 {
+            another_file(&cluster, index, &current).await;
+        }
     }
     cluster.restart(2).await;
+    let mut last = cluster.grant(0, acquire("k", "1000/s", None)).await;
     for round in 0..300 {
         last = cluster.grant(round % 3, acquire("k", "1000/s", None)).await;
     }
@@ -146,6 +147,18 @@ async fn a_node_far_behind_gets_a_snapshot() {
     assert_eq!(after.first.number, last.first.number + 1, "nothing is forgotten");
     assert!(after.slot >= last.slot, "and time goes on");
     tokio::time::timeout(PATIENCE, settled(&cluster, after.first.number)).await.expect("equal digests");
+}
+
+/// Grants until another file than now has this name. One entry each, because each waits for the one before.
+async fn another_file(cluster: &Cluster, index: usize, path: &Path) {
+    let file = || std::fs::metadata(path).ok().map(|file| (file.ino(), file.mtime(), file.mtime_nsec()));
+    let before = file();
+    for round in 0.. {
+        if file().is_some_and(|now| Some(now) != before) {
+            return;
+        }
+        cluster.grant(index, acquire(&format!("k{}", round % 50), "1000/s", None)).await;
+    }
 }
 
 /// Waits until all nodes have applied the same entries and compares their digests there.

@@ -160,8 +160,7 @@ const ARROWS: &[Row] = &[
 /// A foreign crate, the modules that may see it, and why nobody else.
 const FOREIGN: &[(&str, &[&str], &str)] = &[
     ("openraft", &["raft"], "its pre-releases change their API, and one place has to follow"),
-    ("raft_log", &["raft"], "the format of the log is pinned there"),
-    ("codeq", &["raft"], "the format of the log is pinned there"),
+    ("crc32fast", &["raft"], "checksums of the log"),
     ("sled", &["history"], "it holds history, not truth"),
     ("axum", &["http"], "no other module speaks HTTP"),
     ("hyper", &["http", "edge"], "no other module speaks HTTP"),
@@ -172,7 +171,7 @@ const FOREIGN: &[(&str, &[&str], &str)] = &[
 /// Crates that make a node and have no business in what a worker links.
 const SERVER_ONLY: &[&str] = &[
     "openraft",
-    "raft-log",
+    "crc32fast",
     "sled",
     "axum",
     "porcupine-rs",
@@ -668,7 +667,7 @@ fn a_foreign_crate_in_the_wrong_place_is_found() {
     let found = |path: &str, text: &str| lines(&foreign_crates(&[Source::new(path, text)]));
     assert_eq!(found("src/http/mod.rs", "use axum::Router;\nuse hyper_util::rt;\nuse openraft::Raft;"), [3]);
     assert_eq!(found("src/telemetry.rs", "const QUIET: &str = \"openraft=warn\"; // openraft"), []);
-    assert_eq!(found("src/raft/mod.rs", "use openraft::Raft; use raft_log::RaftLog; sled::open();"), [1]);
+    assert_eq!(found("src/raft/mod.rs", "use openraft::Raft; use crc32fast::Hasher; sled::open();"), [1]);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! What the log is written to: one ordered stream of records, each read back whole or not at all.
 //!
 //! [`LogStore`](super::LogStore) keeps the rules of the log; a journal keeps its records. There are two: files
-//! (`wal.rs`), and the twin in memory whose unsynced tail a crash takes away (`memory_disk.rs`).
+//! (`wal/`), and the twin in memory whose unsynced tail a crash takes away (`memory_disk.rs`).
 //!
 //! Invariants
 //! - Records are durable in the order they were written: a crash keeps a prefix.
@@ -108,7 +108,10 @@ impl Flushed {
             Err(error) => tracing::error!(%error, "the log could not be synced; this node will stop"),
         }
         match self.waiter {
-            Waiter::Engine(callback) => callback.io_completed(result),
+            Waiter::Engine(callback) => {
+                callback.io_completed(result);
+                self.covers.1.append_told();
+            }
             // A caller that went away learns nothing; the error itself stays with the log.
             Waiter::Caller(sender) => drop(sender.send(result)),
         }

@@ -26,6 +26,7 @@ use std::io;
 use std::ops::{Bound, RangeBounds};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use tokio::sync::oneshot;
 
 /// The log of one node. Clones share it.
@@ -115,6 +116,11 @@ impl LogStore {
     fn lock(&self) -> MutexGuard<'_, Inner> {
         // A panic elsewhere does not make the log wrong: every change to it is one call.
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// While an append waits for the disk: resolves when one has been told how it ended, but after `most` at the latest.
+    pub(super) async fn append_returns(&self, most: Duration) {
+        self.synced.append_returns(most).await;
     }
 
     /// Syncs everything written so far and waits for it.
@@ -267,6 +273,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
             return log.flush(None);
         }
         failpoint::reached("append");
+        self.synced.append_waits();
         let waiter = Flushed::engine(callback, since, (inner.covered(), self.synced.clone()));
         inner.log.flush(Some(waiter))
     }
@@ -342,12 +349,13 @@ mod tests {
             LogStore::open(&self.dir.path().join("log"), Arc::new(self.clocks.clone()))
         }
 
-        /// The files of the log that hold anything, oldest first.
-        fn files(&self) -> Vec<PathBuf> {
+        /// The only file of a short log.
+        fn file(&self) -> PathBuf {
             let files = std::fs::read_dir(self.dir.path().join("log")).unwrap().map(|file| file.unwrap().path());
-            let mut files: Vec<_> = files.filter(|path| path.extension().is_some_and(|e| e == "wal")).collect();
-            files.sort();
-            files
+            let mut files = files.filter(|path| path.extension().is_some_and(|extension| extension == "log"));
+            let file = files.next().unwrap();
+            assert_eq!(files.next(), None);
+            file
         }
 
         fn pass(&self, seconds: u64) {
@@ -442,24 +450,23 @@ mod tests {
             log.blocking_append([entry(index, 100 + index, LEADER)]).await.unwrap();
         }
         drop(log);
-        let file = bench.files().pop().unwrap();
+        let file = bench.file();
         let whole = std::fs::read(&file).unwrap();
-        std::fs::write(&file, &whole[..whole.len() - 7]).unwrap();
+        // The rest of the file lies ready for more.
+        let used = whole.iter().rposition(|byte| *byte != 0).unwrap() + 1;
+        std::fs::write(&file, &whole[..used - 7]).unwrap();
         let mut log = bench.open();
         let state = log.get_log_state().await.unwrap();
         assert_eq!(state.last_log_id.map(|id| id.index), Some(48), "only the torn record is gone");
         drop(log);
 
-        for extra in bench.files().iter().filter(|path| **path != file) {
-            std::fs::remove_file(extra).unwrap();
-        }
         // Every bit of some records in the middle: lengths, tags, bodies, checksums.
-        let middle = whole.len() / 2;
-        for bit in middle * 8..(middle + 2 * whole.len() / 50) * 8 {
+        let middle = used / 2;
+        for bit in middle * 8..(middle + 2 * used / 50) * 8 {
             let mut flipped = whole.clone();
             flipped[bit / 8] ^= 1 << (bit % 8);
             std::fs::write(&file, &flipped).unwrap();
-            assert!(bench.try_open().is_err(), "bit {bit} of {} flipped, and the log opens", whole.len() * 8);
+            assert!(bench.try_open().is_err(), "bit {bit} of {} flipped, and the log opens", used * 8);
             assert_eq!(std::fs::read(&file).unwrap(), flipped, "what is refused is left as it is");
         }
     }

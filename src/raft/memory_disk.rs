@@ -7,7 +7,7 @@
 //! - The log is one ordered stream, vote and entries. A crash keeps everything synced and a random prefix of the rest.
 //! - A waiter is told of a sync only after the time a sync takes, and the sync covers what was written before it began.
 //! - A file's contents are durable once synced, its name once its directory is; before that either may be lost.
-//! - The records it refuses are the ones that `raft-log` refuses: a vote or a log that goes back, a truncated commit.
+//! - The records it refuses are the ones that the log in files refuses: a vote or a log that goes back, a truncated commit.
 
 use super::codec::{WireLogId, WireVote};
 use super::disk::{Medium, OpenFile};
@@ -237,8 +237,8 @@ impl MemoryLog {
             }
             Change::Purge(upto) => {
                 self.state.purged = self.state.purged.max(Some(upto));
-                self.state.last = self.state.last.max(Some(upto));
                 self.entries = self.entries.split_off(&(upto.index + 1));
+                self.state.last = self.entries.last_key_value().map(|(_, (id, _))| *id).or(self.state.purged);
             }
             Change::Vote(vote) => self.state.vote = Some(vote),
             Change::Committed(id) => self.state.committed = Some(id),

@@ -1,7 +1,7 @@
 //! Consensus and storage: the adapters between the engine (`openraft`), the disk and the network.
 //!
 //! Invariants
-//! - Nothing outside this module sees the engine or the log's crate.
+//! - Nothing outside this module sees the engine or the log.
 //! - Everything that leaves the process starts with a format byte of our own.
 //! - What was acknowledged is on disk; a disk that errs stops the node.
 //!

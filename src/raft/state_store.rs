@@ -21,6 +21,7 @@ use openraft::{EntryPayload, OptionalSend};
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
 
 /// Sees what this node applies, in the order of the log. It is called on the way of every answer and must not wait.
 pub trait Observer: Send + Sync + 'static {
@@ -58,6 +59,12 @@ pub(super) struct Replica {
 /// What a key and a remembered request id take in a snapshot as a rule: windows, leases and long lines of reservations take more.
 const KEY_BYTES: u64 = 256;
 const REQUEST_ID_BYTES: u64 = 128;
+
+/// What nobody waits for is applied after an append that is on its way to the disk, for which a leader waits; but this much later at
+/// the most. A follower learns of a commit with the next entry, and would work on the one before first (docs/adr/0018).
+const STANDS_BACK: Duration = Duration::from_millis(2);
+/// Only the newest entries of the log, this one and so many before it, are let wait like that.
+const NEWEST: u64 = 2;
 
 /// Fewer requests than that are applied in less than a second.
 const UNSAVED_MIN: u64 = 200_000;
@@ -108,6 +115,11 @@ impl StateStore {
 
     fn write(&self) -> RwLockWriteGuard<'_, Replica> {
         self.shared.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether an entry is among the newest of the log. Who is behind catches up, whatever the disk does.
+    fn is_newest(&self, index: u64) -> bool {
+        index + NEWEST >= self.log.last_index().unwrap_or(0)
     }
 
     /// A temporary file for a snapshot that arrives.
@@ -214,7 +226,11 @@ impl RaftStateMachine<TypeConfig> for StateStore {
     where
         Strm: Stream<Item = Result<EntryResponder<TypeConfig>, io::Error>> + Unpin + OptionalSend,
     {
+        let mut first = true;
         while let Some((entry, responder)) = entries.try_next().await? {
+            if std::mem::take(&mut first) && responder.is_none() && self.is_newest(entry.log_id.index) {
+                self.log.append_returns(STANDS_BACK).await;
+            }
             failpoint::reached("apply");
             let payload = if planted::is(Bug::StampAtApply) { self.restamped(&entry.payload) } else { None };
             let payload = payload.as_ref().unwrap_or(&entry.payload);
@@ -237,10 +253,14 @@ impl RaftStateMachine<TypeConfig> for StateStore {
             state: Some(replica.machine.freeze()),
             meta: Self::meta(&replica),
             snapshots: Arc::clone(&self.snapshots),
+            log: self.log.clone(),
         }
     }
 
     async fn install_snapshot(&mut self, meta: &SnapshotMetaOf<TypeConfig>, snapshot: SnapshotFile) -> io::Result<()> {
+        // What the log had instead of the snapshot's last entry was truncated before this. It must not be there again after a crash,
+        // longer than the snapshot and of an older term.
+        self.log.sync().await?;
         let snapshots = Arc::clone(&self.snapshots);
         let mut snapshot = snapshot;
         let (said, machine) = blocking(move || {
@@ -282,6 +302,7 @@ pub struct Builder {
     state: Option<Frozen>,
     meta: SnapshotMetaOf<TypeConfig>,
     snapshots: Arc<SnapshotDir>,
+    log: LogStore,
 }
 
 impl RaftSnapshotBuilder<TypeConfig> for Builder {
@@ -289,6 +310,8 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
 
     async fn build_snapshot(&mut self) -> io::Result<SnapshotOf<TypeConfig, SnapshotFile>> {
         let state = self.state.take().ok_or_else(|| io::Error::other("this state was written before"))?;
+        // Entries are applied when a majority has them, which need not be this disk: a snapshot does not overtake the log.
+        self.log.sync().await?;
         let (keys, snapshots) = (state.keys(), Arc::clone(&self.snapshots));
         let head = WireSnapshotMeta {
             last: self.meta.last_log_id.as_ref().map(Into::into),
@@ -304,5 +327,57 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
         .await?;
         tracing::info!(last = ?self.meta.last_log_id.map(|id| id.index), keys, "snapshot written");
         Ok(SnapshotOf::<TypeConfig, SnapshotFile> { meta: self.meta.clone(), snapshot })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::types::{Entry, engine_leader_id};
+    use super::*;
+    use crate::clock::{ClockId, ManualClocks};
+    use crate::state::LeaderId;
+    use openraft::storage::{RaftLogStorage, RaftLogStorageExt};
+    use std::fs;
+
+    fn blank(term: u64, index: u64) -> Entry {
+        let leader_id = engine_leader_id(LeaderId { term, node: 1 });
+        Entry { log_id: LogId { leader_id, index }, payload: EntryPayload::Blank }
+    }
+
+    fn stores(dir: &Path) -> (LogStore, StateStore) {
+        let log = LogStore::open(&dir.join("log"), Arc::new(ManualClocks::new(ClockId(1)))).unwrap();
+        let state = StateStore::open(&dir.join("snapshots"), log.clone(), None).unwrap();
+        (log, state)
+    }
+
+    #[tokio::test]
+    async fn only_the_newest_entries_stand_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut log, state) = stores(dir.path());
+        log.blocking_append((0..=9).map(|index| blank(1, index))).await.unwrap();
+        assert_eq!([6, 7, 9].map(|index| state.is_newest(index)), [false, true, true]);
+    }
+
+    /// A crash right after a snapshot has become the current one finds no entries that it overruled.
+    #[tokio::test]
+    async fn a_snapshot_does_not_overtake_the_truncation_before_it() {
+        let dirs = [(); 3].map(|()| tempfile::tempdir().unwrap());
+        let (_, mut sender) = stores(dirs[0].path());
+        sender.apply(futures::stream::iter((0..=10).map(|index| Ok((blank(2, index), None))))).await.unwrap();
+        let sent = sender.get_snapshot_builder().await.build_snapshot().await.unwrap();
+
+        let (mut log, mut state) = stores(dirs[1].path());
+        log.blocking_append((0..=20).map(|index| blank(1, index))).await.unwrap();
+        log.truncate_after(Some(blank(1, 5).log_id)).await.unwrap();
+        state.install_snapshot(&sent.meta, sent.snapshot).await.unwrap();
+
+        // As a kill would leave it.
+        let copy = dirs[2].path().join("log");
+        fs::create_dir(&copy).unwrap();
+        for file in fs::read_dir(dirs[1].path().join("log")).unwrap().map(Result::unwrap) {
+            fs::copy(file.path(), copy.join(file.file_name())).unwrap();
+        }
+        let (mut log, _) = stores(dirs[2].path());
+        assert_eq!(log.get_log_state().await.unwrap().last_log_id, Some(blank(1, 5).log_id));
     }
 }

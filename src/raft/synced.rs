@@ -1,7 +1,10 @@
 //! How much of the log is on the disk for certain, as syncs return.
 
 use super::codec::WireLogId;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::Notify;
 
 /// What a sync covers that begins now.
 #[derive(Debug, Clone, Copy)]
@@ -14,7 +17,16 @@ pub(super) struct Covered {
 
 /// What is on the disk. Clones share it.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Synced(Arc<Mutex<Known>>);
+pub(super) struct Synced(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    known: Mutex<Known>,
+    /// Appends that wait for the disk.
+    appends: AtomicUsize,
+    /// One of them waits no more.
+    returned: Notify,
+}
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Known {
@@ -49,7 +61,60 @@ impl Synced {
         (known.vote_term, known.last)
     }
 
+    /// An append begins to wait for the disk.
+    pub(super) fn append_waits(&self) {
+        self.0.appends.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// One that waited was told how it ended.
+    pub(super) fn append_told(&self) {
+        self.0.appends.fetch_sub(1, Ordering::AcqRel);
+        self.0.returned.notify_waiters();
+    }
+
+    /// While an append waits for the disk: resolves when one has been told, but after `most` at the latest.
+    pub(super) async fn append_returns(&self, most: Duration) {
+        let mut returned = std::pin::pin!(self.0.returned.notified());
+        // From here on no return is missed.
+        returned.as_mut().enable();
+        if self.0.appends.load(Ordering::Acquire) > 0 {
+            let _ = tokio::time::timeout(most, returned).await;
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Known> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Only bounds failures.
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    #[tokio::test]
+    async fn who_stands_back_goes_on_when_an_append_was_told_or_none_waits() {
+        let synced = Synced::default();
+        synced.append_returns(PATIENCE).await;
+        synced.append_waits();
+        let waiting = tokio::spawn({
+            let synced = synced.clone();
+            async move { synced.append_returns(PATIENCE).await }
+        });
+        tokio::task::yield_now().await;
+        assert!(!waiting.is_finished());
+        synced.append_told();
+        tokio::time::timeout(PATIENCE / 2, waiting).await.expect("told").unwrap();
+        synced.append_returns(PATIENCE).await;
+    }
+
+    #[tokio::test]
+    async fn a_disk_that_stalls_holds_nobody_up_for_long() {
+        let synced = Synced::default();
+        synced.append_waits();
+        let bounded = synced.append_returns(Duration::from_millis(1));
+        tokio::time::timeout(PATIENCE, bounded).await.expect("it went on");
     }
 }
