@@ -1,6 +1,6 @@
 //! `POST /acquire`: the hot path. Reads, asks the cluster, answers; the parts are in `ask.rs` and `answer.rs`.
 
-use super::answer::{self, Tally};
+use super::answer::{Tally, failure, verdict};
 use super::app::App;
 use super::{ask, body, respond};
 use crate::api::{AcquireRequest, AcquireResponse, AllOfResponse, Code, Problem, Wait};
@@ -8,10 +8,14 @@ use crate::clock::Stopwatch;
 use crate::edge::Hangup;
 use crate::node::Failure;
 use crate::state::{Acquire, Command, Identity};
+use axum::body::HttpBody;
 use axum::extract::{Request, State};
 use axum::response::Response;
-use http::request::Parts;
+use bytes::Bytes;
+use http::HeaderMap;
 use serde::Serialize;
+use std::fmt::Display;
+use std::pin::pin;
 use std::sync::Arc;
 use tokio::time::timeout;
 use utoipa::ToSchema;
@@ -106,11 +110,19 @@ enum OneOrAll {
     )
 )]
 pub(super) async fn acquire(State(app): State<Arc<App>>, request: Request) -> Response {
+    answer(&app, request, None).await
+}
+
+/// Answers a request, whose client may be seen to go away.
+pub(super) async fn answer<B>(app: &App, request: http::Request<B>, hangup: Option<&Hangup>) -> Response
+where
+    B: HttpBody<Data = Bytes, Error: Display> + Unpin,
+{
     let (parts, body) = request.into_parts();
     match body::read(&parts, body, &app.options).await {
         Ok(bytes) => {
             let watch = Stopwatch::start();
-            let (response, tally) = decide(&app, &parts, &bytes).await;
+            let (response, tally) = decide(app, (&parts.headers, &bytes), hangup).await;
             app.meters.acquired(tally, watch.elapsed());
             response
         }
@@ -121,32 +133,38 @@ pub(super) async fn acquire(State(app): State<Arc<App>>, request: Request) -> Re
     }
 }
 
-async fn decide(app: &App, parts: &Parts, body: &[u8]) -> (Response, Tally) {
-    let asked = match ask::read(body, &parts.headers) {
+async fn decide(app: &App, (headers, body): (&HeaderMap, &[u8]), hangup: Option<&Hangup>) -> (Response, Tally) {
+    let asked = match ask::read(body, headers) {
         Ok(asked) => asked,
         Err(problem) => return (respond::problem(&problem), Tally::Error),
     };
     let decided = if asked.wait == Wait::Server {
         match hold(asked.acquire.clone()) {
-            Ok(acquire) => tokio::select! {
-                decided = app.upstream.acquire_held(acquire) => decided,
-                () = gone(parts) => Err(nobody_there()),
-            },
+            // Large, and not what nearly everybody asks for: apart, so that the others are small.
+            Ok(acquire) => {
+                Box::pin(async {
+                    tokio::select! {
+                        decided = app.upstream.acquire_held(acquire) => decided,
+                        () = gone(hangup) => Err(nobody_there()),
+                    }
+                })
+                .await
+            }
             Err(problem) => return (respond::problem(&problem), Tally::Error),
         }
     } else {
-        let command = Command::Acquire(asked.acquire.clone());
-        timeout(app.options.request_timeout, app.upstream.decide(command)).await.unwrap_or_else(|_| Err(no_word()))
+        let decided = pin!(app.upstream.decide(Command::Acquire(asked.acquire.clone())));
+        timeout(app.options.request_timeout, decided).await.unwrap_or_else(|_| Err(no_word()))
     };
     match decided {
-        Ok(verdict) => answer::verdict(&asked, &verdict),
-        Err(failure) => (answer::failure(asked.key(0), failure), Tally::Error),
+        Ok(decided) => verdict(&asked, &decided),
+        Err(why) => (failure(asked.key(0), why), Tally::Error),
     }
 }
 
 /// Resolves when the client has closed its connection: dropping what is held gives it back.
-async fn gone(parts: &Parts) {
-    match parts.extensions.get::<Hangup>() {
+async fn gone(hangup: Option<&Hangup>) {
+    match hangup {
         Some(hangup) => hangup.closed().await,
         None => std::future::pending().await,
     }

@@ -4,13 +4,14 @@ use super::options::Options;
 use super::respond;
 use crate::api::{Code, Problem};
 use crate::limits::BODY_BYTES_MAX;
-use axum::body::{Body, HttpBody};
+use axum::body::HttpBody;
 use axum::response::Response;
 use bytes::{Bytes, BytesMut};
 use http::HeaderValue;
 use http::header::{CONNECTION, EXPECT};
 use http::request::Parts;
 use http_body_util::BodyExt;
+use std::fmt::Display;
 use tokio::time::timeout;
 
 /// How much of an oversized body is read and thrown away. Most clients send all of it before they look for an answer:
@@ -48,17 +49,23 @@ impl BodyError {
 }
 
 /// The whole body, of the size of one request.
-pub(super) async fn read(parts: &Parts, body: Body, options: &Options) -> Result<Bytes, BodyError> {
+pub(super) async fn read<B>(parts: &Parts, body: B, options: &Options) -> Result<Bytes, BodyError>
+where
+    B: HttpBody<Data = Bytes, Error: Display> + Unpin,
+{
     read_up_to(BODY_BYTES_MAX, parts, body, options).await
 }
 
 /// The whole body, of at most `most` bytes.
-pub(super) async fn read_up_to(
+pub(super) async fn read_up_to<B>(
     most: usize,
     parts: &Parts,
-    mut body: Body,
+    mut body: B,
     options: &Options,
-) -> Result<Bytes, BodyError> {
+) -> Result<Bytes, BodyError>
+where
+    B: HttpBody<Data = Bytes, Error: Display> + Unpin,
+{
     let announced = body.size_hint().lower();
     let read = if announced > most as u64 {
         Err(BodyError::TooLarge(most))
@@ -72,7 +79,10 @@ pub(super) async fn read_up_to(
     read
 }
 
-async fn collect(most: usize, body: &mut Body) -> Result<Bytes, BodyError> {
+async fn collect<B>(most: usize, body: &mut B) -> Result<Bytes, BodyError>
+where
+    B: HttpBody<Data = Bytes, Error: Display> + Unpin,
+{
     let mut all = BytesMut::new();
     while let Some(data) = next(body).await? {
         if all.len() + data.len() > most {
@@ -88,7 +98,10 @@ async fn collect(most: usize, body: &mut Body) -> Result<Bytes, BodyError> {
 }
 
 /// The next piece of the body; trailers are not ours.
-async fn next(body: &mut Body) -> Result<Option<Bytes>, BodyError> {
+async fn next<B>(body: &mut B) -> Result<Option<Bytes>, BodyError>
+where
+    B: HttpBody<Data = Bytes, Error: Display> + Unpin,
+{
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| BodyError::Broken(error.to_string()))?;
         if let Ok(data) = frame.into_data() {
@@ -98,7 +111,10 @@ async fn next(body: &mut Body) -> Result<Option<Bytes>, BodyError> {
     Ok(None)
 }
 
-async fn discard(body: &mut Body) {
+async fn discard<B>(body: &mut B)
+where
+    B: HttpBody<Data = Bytes, Error: Display> + Unpin,
+{
     let mut discarded = 0;
     while discarded < DISCARDED_BYTES_MAX {
         match next(body).await {
@@ -111,6 +127,7 @@ async fn discard(body: &mut Body) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use axum::body::Body;
     use futures::stream;
     use std::convert::Infallible;
     use std::time::Duration;

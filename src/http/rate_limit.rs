@@ -5,16 +5,22 @@
 //! quota over a part of a second is scaled up until its window is whole, which changes the numbers and not the rate.
 
 use crate::limiter::{Limit, Span};
+use crate::limits::POLICY_NAME_BYTES_MAX;
 use http::header::HeaderName;
 use http::{HeaderMap, HeaderValue};
+use std::fmt::Arguments;
+use std::io::Write;
 
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const STATE: HeaderName = HeaderName::from_static("ratelimit");
 
+/// A policy's name, and some twenty digits twice.
+const LINE_BYTES: usize = POLICY_NAME_BYTES_MAX + 64;
+
 const SECOND_NS: u128 = 1_000_000_000;
 
 /// The largest integer of a structured field (RFC 8941, section 3.3.1).
-const INTEGER_MAX: u128 = 999_999_999_999_999;
+const INTEGER_MAX: u64 = 999_999_999_999_999;
 
 /// Says what `limit` is, that `remaining` more can be had, and that in `reset` it will be as if none had been. The name is
 /// the stored policy's, or else the kind of the limit.
@@ -22,19 +28,26 @@ pub(super) fn insert(headers: &mut HeaderMap, name: Option<&str>, limit: &Limit,
     let name = name.unwrap_or(limit.kind());
     let (quota, window_secs) = quota(limit);
     // A spacing limit reserves beyond its window, but no more than the quota comes in any of them.
-    let remaining = u128::from(remaining).min(quota);
-    put(headers, POLICY, format!("\"{name}\";q={quota};w={window_secs}"));
-    put(headers, STATE, format!("\"{name}\";r={remaining};t={}", reset.secs_up()));
+    let remaining = remaining.min(quota);
+    put(headers, POLICY, format_args!("\"{name}\";q={quota};w={window_secs}"));
+    put(headers, STATE, format_args!("\"{name}\";r={remaining};t={}", reset.secs_up()));
 }
 
-fn put(headers: &mut HeaderMap, name: HeaderName, text: String) {
-    if let Ok(value) = HeaderValue::try_from(text) {
+/// Puts a header in its place. One that does not fit is left out: no name of a policy is as long.
+fn put(headers: &mut HeaderMap, name: HeaderName, text: Arguments<'_>) {
+    let mut line = [0; LINE_BYTES];
+    let mut rest = &mut line[..];
+    if rest.write_fmt(text).is_err() {
+        return;
+    }
+    let length = LINE_BYTES - rest.len();
+    if let Ok(value) = HeaderValue::from_bytes(&line[..length]) {
         headers.insert(name, value);
     }
 }
 
 /// Quota and window in seconds.
-fn quota(limit: &Limit) -> (u128, u128) {
+fn quota(limit: &Limit) -> (u64, u64) {
     match limit {
         Limit::Spacing(spacing) => {
             let count = u128::from(spacing.rate().count());
@@ -45,23 +58,28 @@ fn quota(limit: &Limit) -> (u128, u128) {
         // What a full bucket gives, and the time in which an empty one is full again, rounded up.
         Limit::Bucket(bucket) => {
             let refill_ns = u128::from(bucket.rate().interval().0) * u128::from(bucket.burst());
-            (u128::from(bucket.burst()), refill_ns.div_ceil(SECOND_NS).clamp(1, INTEGER_MAX))
+            (bucket.burst(), said(refill_ns.div_ceil(SECOND_NS)).max(1))
         }
         Limit::Window(window) => whole_seconds(u128::from(window.count()), u128::from(window.rate().per().0)),
         // Nothing comes back by itself before a lease has ended.
-        Limit::Concurrency(concurrency) => {
-            (u128::from(concurrency.max()), u128::from(concurrency.lease().secs_up().max(1)))
-        }
+        Limit::Concurrency(concurrency) => (concurrency.max(), concurrency.lease().secs_up().max(1)),
     }
 }
 
 /// The smallest multiple of `quota` per `window_ns` whose window is whole seconds.
-fn whole_seconds(quota: u128, window_ns: u128) -> (u128, u128) {
-    let factor = SECOND_NS / greatest_common_divisor(window_ns, SECOND_NS);
-    ((quota * factor).min(INTEGER_MAX), (window_ns * factor / SECOND_NS).min(INTEGER_MAX))
+fn whole_seconds(quota: u128, window_ns: u128) -> (u64, u64) {
+    // Nearly every window is whole seconds already, or a part of one.
+    let part_ns = u64::try_from(window_ns % SECOND_NS).unwrap_or(0);
+    let factor = SECOND_NS / u128::from(greatest_common_divisor(1_000_000_000, part_ns));
+    (said(quota * factor), said(window_ns * factor / SECOND_NS))
 }
 
-const fn greatest_common_divisor(mut a: u128, mut b: u128) -> u128 {
+/// As far as the field can say it.
+fn said(number: u128) -> u64 {
+    u64::try_from(number).unwrap_or(u64::MAX).min(INTEGER_MAX)
+}
+
+const fn greatest_common_divisor(mut a: u64, mut b: u64) -> u64 {
     while b != 0 {
         (a, b) = (b, a % b);
     }

@@ -10,7 +10,7 @@ use super::shell;
 use super::upstream::Upstream;
 use crate::edge::accept::{self, pause, until_stopped};
 use crate::edge::reject::{self, REJECTIONS_MAX};
-use crate::edge::{Deadlines, Guarded, Socket};
+use crate::edge::{Deadlines, Guarded, Hangup, Phase, Socket};
 use crate::limits::HEADER_BYTES_MAX;
 use crate::node::Handle;
 use axum::Router;
@@ -174,19 +174,26 @@ impl Drop for Open {
     }
 }
 
+/// What all requests of one connection have in common.
+struct Conversation {
+    app: Arc<App>,
+    router: Router,
+    phase: Phase,
+    hangup: Hangup,
+}
+
 async fn connection(socket: TcpStream, app: Arc<App>, router: Router, stopping: watch::Receiver<bool>, open: Open) {
     let (socket, hangup) = Socket::new(socket);
     let Options { header_timeout, idle_timeout, write_timeout, .. } = app.options;
     let deadlines = Deadlines { header: header_timeout, idle: idle_timeout, write: write_timeout };
     let guarded = Guarded::new(socket, deadlines);
-    let phase = guarded.phase();
-    let service = service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
-        let (app, router, phase) = (Arc::clone(&app), router.clone(), phase.clone());
-        request.extensions_mut().insert(hangup.clone());
-        phase.busy();
+    let conversation = Arc::new(Conversation { app, router, phase: guarded.phase(), hangup });
+    let service = service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
+        let at = Arc::clone(&conversation);
+        at.phase.busy();
         async move {
-            let response = shell::answer(&app, router, request).await;
-            phase.idle();
+            let response = shell::answer(&at.app, &at.router, request, &at.hangup).await;
+            at.phase.idle();
             Ok::<_, Infallible>(response)
         }
     });
@@ -194,6 +201,8 @@ async fn connection(socket: TcpStream, app: Arc<App>, router: Router, stopping: 
         // The guard has deadlines for headers; hyper's own would also end connections that rest.
         .header_read_timeout(None)
         .max_buf_size(HEADER_BYTES_MAX)
+        // Answers are small: copied into one buffer they leave with a cheaper call.
+        .writev(false)
         .serve_connection(TokioIo::new(guarded), service);
     until_stopped(connection, stopping).await;
     drop(open);

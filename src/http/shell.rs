@@ -6,9 +6,9 @@ use super::app::App;
 use super::respond;
 use super::route::Route;
 use crate::api::{Code, Problem, QUORATE_LEADER};
+use crate::edge::Hangup;
 use axum::Router;
 use axum::body::Body;
-use axum::extract::State;
 use axum::response::Response;
 use futures::FutureExt;
 use http::header::HeaderName;
@@ -18,19 +18,17 @@ use std::any::Any;
 use std::convert::Infallible;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
 use tower::Service;
 
 /// Answers one request.
-pub(super) async fn answer(app: &Arc<App>, mut router: Router, request: Request<Incoming>) -> Response {
+pub(super) async fn answer(app: &App, router: &Router, request: Request<Incoming>, hangup: &Hangup) -> Response {
     let route = Route::of(request.method(), request.uri().path());
-    let request = request.map(Body::new);
     if route == Some(Route::Acquire) {
         // Nearly every request is this one: past the router. Boxed, so that a connection without a request stays small.
-        let handler = Box::pin(acquire::acquire(State(Arc::clone(app)), request)).map(Ok);
+        let handler = Box::pin(acquire::answer(app, request, Some(hangup))).map(Ok);
         return surround(app, route, handler).await;
     }
-    surround(app, route, router.call(request)).await
+    surround(app, route, router.clone().call(request.map(Body::new))).await
 }
 
 async fn surround(

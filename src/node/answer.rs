@@ -57,18 +57,23 @@ impl Shared {
         replies
     }
 
-    /// Decides one command as the leader.
-    pub(super) async fn decide_here(&self, command: Command, queued_until: Deadline, deadline: Deadline) -> Reply {
+    /// Decides one command as the leader. It is put to the cluster at once, so that what waits is small.
+    pub(super) fn decide_here(
+        &self,
+        command: Command,
+        queued_until: Deadline,
+        deadline: Deadline,
+    ) -> impl Future<Output = Reply> {
         let (command, behind) = self.line_up(command);
-        self.decided(self.put(command), behind, queued_until, deadline).await
+        self.decided(self.put(command), behind, queued_until, deadline)
     }
 
     /// Those who stand in line came first: what is free is theirs. Only a retry of what was granted before passes them; then
     /// this has the request as it was asked.
-    fn line_up(&self, mut command: Command) -> (Command, Option<Acquire>) {
+    fn line_up(&self, mut command: Command) -> (Command, Option<Box<Acquire>>) {
         let behind = match &mut command {
             Command::Acquire(acquire) if self.waitroom.is_blocked(&acquire.first.key) && acquire.more.is_empty() => {
-                let asked = acquire.clone();
+                let asked = Box::new(acquire.clone());
                 acquire.replay_only = true;
                 Some(asked)
             }
@@ -77,13 +82,19 @@ impl Shared {
         (command, behind)
     }
 
-    async fn decided(&self, put: Put, behind: Option<Acquire>, queued_until: Deadline, deadline: Deadline) -> Reply {
+    async fn decided(
+        &self,
+        put: Put,
+        behind: Option<Box<Acquire>>,
+        queued_until: Deadline,
+        deadline: Deadline,
+    ) -> Reply {
         match (self.outcome(put, queued_until, deadline).await, behind) {
             (Reply::Decided(verdict), Some(asked)) if verdict.outcome == Outcome::Skipped => {
                 match self.waitroom.refusal_of(&asked.first.key) {
                     Some(refusal) => Reply::Decided(refusal),
                     // The line has gone meanwhile.
-                    None => self.outcome(self.put(Command::Acquire(asked)), queued_until, deadline).await,
+                    None => self.outcome(self.put(Command::Acquire(*asked)), queued_until, deadline).await,
                 }
             }
             (reply, _) => reply,

@@ -134,7 +134,8 @@ impl Search {
             (Leader::Me, Task::Decide(command)) => {
                 self.shared.decide_here((*command).clone(), self.until, deadline).await
             }
-            (Leader::Me, Task::Ask(inquiry)) => self.shared.answer(inquiry.question(deadline)).await,
+            // Rare and large: apart, so that a decision that waits is small.
+            (Leader::Me, Task::Ask(inquiry)) => Box::pin(self.shared.answer(inquiry.question(deadline))).await,
             (Leader::Other(node), task) => match self.ask(node, task, deadline).await {
                 Ok(reply) => reply,
                 Err(attempt) => return attempt,
