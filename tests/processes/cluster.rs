@@ -116,8 +116,7 @@ impl Cluster {
 
     /// How often the nodes have said something.
     pub(crate) fn count_in_logs(&self, words: &str) -> usize {
-        let log = |node: &Node| std::fs::read_to_string(&node.log).unwrap_or_default().matches(words).count();
-        self.nodes.iter().map(log).sum()
+        self.nodes.iter().map(|node| node.count_in_log(words)).sum()
     }
 
     /// Kills all nodes and starts them again.
@@ -290,6 +289,11 @@ impl Node {
 
     pub(crate) fn log(&self) -> String {
         read_tail(&self.log)
+    }
+
+    /// How often it has said something.
+    pub(crate) fn count_in_log(&self, words: &str) -> usize {
+        std::fs::read_to_string(&self.log).unwrap_or_default().matches(words).count()
     }
 }
 
