@@ -12,7 +12,7 @@ use super::room::Room;
 use super::server::{Forwarded, Server};
 use super::state_store::{Observer, StateStore};
 use super::transport::Transport;
-use super::types::{TypeConfig, engine_leader_id, leader_id};
+use super::types::{Membership, TypeConfig, engine_leader_id, leader_id};
 use super::work::blocking;
 use crate::clock::{Clocks, Reading};
 use crate::limiter::{Key, Time};
@@ -27,7 +27,7 @@ use openraft::errors::{
 };
 use openraft::impls::ProgressResponder;
 use openraft::{BasicNode, Config, Raft, ReadPolicy, ServerState, SnapshotPolicy};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -220,7 +220,7 @@ impl Consensus {
         let (sender, status) = watch::channel(Status::default());
         let tasks = vec![
             tokio::spawn(Arc::new(server).run(Arc::clone(transport))),
-            tokio::spawn(follow_status(raft.clone(), sender)),
+            tokio::spawn(follow_status(raft.clone(), sender, network.clone())),
             tokio::spawn(take_snapshots(
                 raft.clone(),
                 (state.clone(), room.clone()),
@@ -482,12 +482,17 @@ fn engine_config(settings: &Settings) -> Result<Config, StartError> {
     config.validate().map_err(|error| StartError::Settings(error.to_string()))
 }
 
-/// Publishes who leads whenever that changes.
-async fn follow_status(raft: Raft<TypeConfig, StateStore>, sender: watch::Sender<Status>) {
+/// Publishes who leads whenever that changes, and tells the network who votes.
+async fn follow_status(raft: Raft<TypeConfig, StateStore>, sender: watch::Sender<Status>, network: Network) {
     let mut metrics = raft.metrics();
+    let mut membership = None;
     loop {
         let status = {
             let metrics = metrics.borrow_watched();
+            if membership != Some(*metrics.membership_config.log_id()) {
+                membership = Some(*metrics.membership_config.log_id());
+                network.set_others(others(metrics.id, metrics.membership_config.membership()));
+            }
             let leading = (metrics.state == ServerState::Leader && metrics.vote.committed)
                 .then(|| leader_id(&metrics.vote.leader_id));
             Status {
@@ -510,6 +515,15 @@ async fn follow_status(raft: Raft<TypeConfig, StateStore>, sender: watch::Sender
             return;
         }
     }
+}
+
+/// Who votes besides this node; nobody while it does not vote itself, or while the members change.
+fn others(id: u64, membership: &Membership) -> BTreeSet<u64> {
+    let mut voters: BTreeSet<_> = membership.voter_ids().collect();
+    if membership.get_joint_config().len() > 1 || !voters.remove(&id) {
+        voters.clear();
+    }
+    voters
 }
 
 fn fatal_reason(fatal: &Fatal<TypeConfig>) -> String {

@@ -23,6 +23,7 @@ mod membership;
 mod memory_disk;
 mod network;
 mod overheard;
+mod pace;
 mod room;
 mod server;
 mod snapshot_file;

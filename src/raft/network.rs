@@ -8,10 +8,12 @@ use super::codec::{WireTransfer, WireVoteRequest, WireVoteResponse};
 use super::frame::Kind;
 use super::identity::Identity;
 use super::link::{CallError, Link, Live, Pending};
+use super::pace::{self, Pace};
 use super::snapshot_file::SnapshotFile;
 use super::transport::Transport;
 use super::types::{TypeConfig, Vote};
 use super::work::blocking;
+use crate::clock::Stopwatch;
 use crate::limits::SNAPSHOT_CHUNK_BYTES;
 use bytes::Bytes;
 use futures::future::BoxFuture;
@@ -25,7 +27,7 @@ use openraft::raft::{
     TransferLeaderResponse, VoteRequest, VoteResponse,
 };
 use openraft::{AnyError, BasicNode, OptionalSend, RaftNetworkFactory, RaftNetworkV2};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io::Read;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -45,6 +47,7 @@ pub(super) struct Network {
     transport: Arc<dyn Transport>,
     identity: Arc<Identity>,
     peers: Arc<Mutex<Peers>>,
+    pace: Pace,
 }
 
 /// By id and address: a member that moved gets new connections.
@@ -69,7 +72,12 @@ impl Peer {
 
 impl Network {
     pub(super) fn new(transport: Arc<dyn Transport>, identity: Arc<Identity>) -> Self {
-        Self { transport, identity, peers: Arc::default() }
+        Self { transport, identity, peers: Arc::default(), pace: Pace::default() }
+    }
+
+    /// Who votes besides this node; nobody while that changes.
+    pub(super) fn set_others(&self, others: BTreeSet<u64>) {
+        self.pace.set_others(others);
     }
 
     /// The connections to a peer, made when first used.
@@ -91,12 +99,12 @@ impl RaftNetworkFactory<TypeConfig> for Network {
 
     async fn new_client(&mut self, target: u64, node: &BasicNode) -> Client {
         let peer = self.peer(target, &node.addr);
-        Client { appends: Arc::clone(&peer.append), heartbeats: false, peer }
+        Client { appends: Arc::clone(&peer.append), pace: Some((target, self.pace.clone())), peer }
     }
 
     async fn new_heartbeat_client(&mut self, target: u64, node: &BasicNode) -> Client {
         let peer = self.peer(target, &node.addr);
-        Client { appends: Arc::clone(&peer.heartbeat), heartbeats: true, peer }
+        Client { appends: Arc::clone(&peer.heartbeat), pace: None, peer }
     }
 }
 
@@ -104,7 +112,8 @@ impl RaftNetworkFactory<TypeConfig> for Network {
 pub(super) struct Client {
     peer: Arc<Peer>,
     appends: Arc<Link>,
-    heartbeats: bool,
+    /// The peer's number and what decides when it gets entries; none for heartbeats.
+    pace: Option<(u64, Pace)>,
 }
 
 fn unreachable(error: &CallError) -> RPCError<TypeConfig> {
@@ -185,12 +194,19 @@ impl RaftNetworkV2<TypeConfig> for Client {
         Box::pin(async move {
             let within = option.soft_ttl().max(Duration::from_millis(100));
             let (sender, receiver) = mpsc::channel::<Sent>(APPENDS_IN_FLIGHT_MAX);
-            tokio::spawn(pump(input, Arc::clone(&self.appends), !self.heartbeats, within, sender));
-            let output = futures::stream::unfold(Some((receiver, None)), |state| async move {
+            tokio::spawn(pump(input, Arc::clone(&self.appends), self.pace.clone(), within, sender));
+            let pace = self.pace.as_ref();
+            let output = futures::stream::unfold(Some((receiver, None)), move |state| async move {
                 let (mut receiver, before) = state?;
                 let result = match receiver.recv().await? {
                     Sent::Known => Ok(Ok(before)),
-                    Sent::Waits(pending) => appended(pending).await,
+                    Sent::Waits(pending) => {
+                        let result = appended(pending).await;
+                        if let (Some((follower, pace)), Ok(_)) = (pace, &result) {
+                            pace.answered(*follower);
+                        }
+                        result
+                    }
                 };
                 let flushed = result.as_ref().ok().and_then(|appended| appended.as_ref().ok().copied());
                 Some((result, flushed.map(|flushed| (receiver, flushed))))
@@ -255,32 +271,39 @@ enum Sent {
 
 /// Sends appends as the engine makes them, until it wants no more answers.
 ///
-/// After every commit the engine makes an append without entries, to tell how far the cluster has committed. Where `spare`
-/// says so, these are not sent: the next append tells it, or the next heartbeat. A message less for every entry and follower is
+/// After every commit the engine makes an append without entries, to tell how far the cluster has committed. On the way of entries
+/// these are not sent: the next append tells it, or the next heartbeat. A message less for every entry and follower is
 /// a quarter of what an entry costs, and nobody waits for a follower to apply.
+///
+/// A follower that no commit waits for is sent what there is in larger steps: what the engine is not asked for meanwhile comes
+/// together in its next request.
 ///
 /// It connects only when there is something to send: the engine backs off from an unreachable peer when it is asked for the
 /// next request, and would try again at once, thousands of times a second, if connecting failed before that.
 async fn pump(
     mut input: impl Stream<Item = AppendEntriesRequest<TypeConfig>> + Unpin,
     link: Arc<Link>,
-    spare: bool,
+    pace: Option<(u64, Pace)>,
     connect_within: Duration,
     answers: mpsc::Sender<Sent>,
 ) {
     let mut connection = None;
     let mut last_sent = None;
+    let mut left = None;
     let stream = link.next_stream();
+    if let Some((follower, pace)) = &pace {
+        pace.begun(*follower);
+    }
     loop {
         let request = tokio::select! {
             biased;
             () = answers.closed() => None,
-            request = input.next() => request,
+            request = next(&mut input, pace.as_ref().zip(left)) => request,
         };
         let Some(request) = request else { return };
         if let Some(last) = request.entries.last() {
             last_sent = Some(last.log_id);
-        } else if spare && last_sent.is_some() && request.prev_log_id == last_sent {
+        } else if pace.is_some() && last_sent.is_some() && request.prev_log_id == last_sent {
             if answers.send(Sent::Known).await.is_err() {
                 return;
             }
@@ -289,6 +312,10 @@ async fn pump(
         let pending = match connected(&link, connection.take(), connect_within).await {
             Ok(live) => {
                 let body = codec::encode(&WireAppend::new(stream, &request));
+                if let Some((follower, pace)) = &pace {
+                    pace.sent(*follower);
+                    left = (request.entries.len() < pace::BEHIND_ENTRIES).then(Stopwatch::start);
+                }
                 let sent = tokio::time::timeout(APPEND_DEADLINE, live.send(Kind::Append, body.into())).await;
                 let pending = sent.unwrap_or_else(|_| {
                     live.break_off("the peer takes no more appends");
@@ -304,6 +331,17 @@ async fn pump(
             return;
         }
     }
+}
+
+/// The next request of the engine, when it is the follower's turn.
+async fn next(
+    input: &mut (impl Stream<Item = AppendEntriesRequest<TypeConfig>> + Unpin),
+    held: Option<(&(u64, Pace), Stopwatch)>,
+) -> Option<AppendEntriesRequest<TypeConfig>> {
+    if let Some(((follower, pace), left)) = held {
+        pace.turn(*follower, left).await;
+    }
+    input.next().await
 }
 
 /// The connection of a stream: the one it began on, or a new one if it has not begun.
