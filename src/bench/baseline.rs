@@ -28,6 +28,16 @@ impl Baseline {
     pub fn measure(dir: &Path) -> io::Result<Self> {
         Ok(Self { fdatasync_ms: fdatasync(dir)?, round_trip_ms: round_trip()? })
     }
+
+    /// The middle one of several, of each.
+    pub(super) fn middle(of: &[Self]) -> Self {
+        let middle = |each: fn(&Self) -> f64| {
+            let mut all: Vec<_> = of.iter().map(each).collect();
+            all.sort_unstable_by(f64::total_cmp);
+            all.get(all.len() / 2).copied().unwrap_or(f64::NAN)
+        };
+        Self { fdatasync_ms: middle(|one| one.fdatasync_ms), round_trip_ms: middle(|one| one.round_trip_ms) }
+    }
 }
 
 fn fdatasync(dir: &Path) -> io::Result<f64> {
@@ -75,6 +85,13 @@ fn median(mut times: Vec<Duration>) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_slow_moment_does_not_count() {
+        let of = [(9.0, 0.1), (0.2, 0.3), (0.1, 0.2)]
+            .map(|(fdatasync_ms, round_trip_ms)| Baseline { fdatasync_ms, round_trip_ms });
+        assert_eq!(Baseline::middle(&of), Baseline { fdatasync_ms: 0.2, round_trip_ms: 0.2 });
+    }
 
     #[test]
     fn both_take_time() {

@@ -20,7 +20,7 @@ const CROWD: usize = 512;
 /// What was measured, beside each other.
 #[derive(Debug, Clone, Serialize)]
 pub struct Comparison {
-    /// The machine.
+    /// The machine, at the beginning of every round; the middle ones.
     pub baseline: Baseline,
     /// Every system and way of asking.
     pub rows: Vec<Row>,
@@ -106,8 +106,9 @@ pub fn compare(
 ) -> io::Result<Comparison> {
     std::fs::create_dir_all(dir)?;
     let (mut rows, mut missing, mut leader_changes) = (Rows(Vec::new()), Vec::new(), 0);
-    let baseline = Baseline::measure(dir)?;
+    let mut baselines = Vec::with_capacity(rounds);
     for round in 1..=rounds {
+        baselines.push(Baseline::measure(dir)?);
         let mut run = |name: &str, keeps: &'static str, plan: &Plan, rows: &mut Rows| -> io::Result<Measured> {
             tell(&format!("round {round} of {rounds}: {name}"));
             let measured = measure(plan, &mut |_, _| {})?;
@@ -162,6 +163,7 @@ pub fn compare(
         }
     }
     let rows = rows.done();
+    let baseline = Baseline::middle(&baselines);
     let ratios = ratios(&rows, &baseline);
     Ok(Comparison { baseline, rows, missing, leader_changes, ratios })
 }

@@ -53,6 +53,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
     let config = Config::read(&layers)?;
     telemetry::init(&config.log, config.log_format).map_err(|error| Failure::error(error.to_string()))?;
+    keep_pages_small();
     let runtime = super::engine_runtime()?;
     let crew = Crew::start(super::threads(config.threads) - 1);
     let crew = crew.map_err(|error| Failure::error(format!("cannot start threads: {error}")))?;
@@ -128,6 +129,14 @@ async fn serve(config: &Config, stop_with_stdin: bool, crew: Vec<Handle>) -> Res
         why = stop.asked() => return Err(Failure::error(format!("{why} once more: stopped at once"))),
     }
     Ok(())
+}
+
+/// Memory comes in pages of the usual size. A huge one is two megabytes of zeros when it is first touched, in the middle of whatever a
+/// thread was doing, and a node that gives memory back as its queues empty touches them again and again (docs/adr/0016).
+fn keep_pages_small() {
+    if let Err(error) = rustix::thread::disable_transparent_huge_pages(true) {
+        tracing::debug!(%error, "the system may use huge pages");
+    }
 }
 
 /// Raises the bound on open files as far as it may be raised, and says so if that is not enough.

@@ -15,7 +15,7 @@
 //! capacity and nothing else. `tests/clock_model` checks it on random histories.
 //!
 //! Invariants
-//! - No wall clock in any decision: [`wall_millis`] is for history alone, which people read. Nothing in a decision reads any
+//! - No wall clock in any decision: [`wall_millis`] is for history and the date of an answer, which people read. Nothing in a decision reads any
 //!   clock but through [`Clocks`].
 //! - Never a maximum over observations: two nodes that continue from the latest time *each* of them knows are ahead of
 //!   one another in turn, and both grant. The last entry in log order is the one that everybody agrees on.

@@ -1,7 +1,7 @@
 //! A client's socket that can be watched while somebody else reads from it.
 //!
-//! The HTTP library stops reading as soon as it has bytes of a next request in its buffer, and it does not read a body that
-//! nobody asks for: then it does not see that the client has gone. Whoever holds an answer or a request needs to know: it gives
+//! The HTTP library stops reading as soon as it has bytes of a next request in its buffer, it does not read a body that nobody
+//! asks for, and nodes do not let it read beside a request: then it does not see that the client has gone. Whoever holds an answer or a request needs to know: it gives
 //! back what was reserved.
 
 use socket2::SockRef;

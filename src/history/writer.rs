@@ -59,7 +59,7 @@ impl Writer {
 
     /// Runs until told to close, or until nobody is left who could.
     pub(super) fn run(mut self) {
-        priority::stand_back();
+        priority::stand_back_most();
         self.open();
         loop {
             let gone = self.turn();
@@ -120,6 +120,8 @@ impl Writer {
         while let Some(message) = next.take() {
             self.shared.unreserve(message.weight());
             self.take_in(message);
+            // Whoever came to this core meanwhile would else wait until the system takes it away from here: milliseconds.
+            thread::yield_now();
             if !self.tidy_at.passed() {
                 next = self.messages.try_recv().ok();
             }

@@ -6,7 +6,7 @@ use super::{ask, body, respond};
 use crate::api::{AcquireRequest, AcquireResponse, AllOfResponse, Code, Problem, Wait};
 use crate::clock::Stopwatch;
 use crate::edge::Hangup;
-use crate::node::Failure;
+use crate::node::{Failure, Verdict};
 use crate::state::{Acquire, Command, Identity};
 use axum::body::HttpBody;
 use axum::extract::{Request, State};
@@ -17,8 +17,12 @@ use serde::Serialize;
 use std::fmt::Display;
 use std::pin::pin;
 use std::sync::Arc;
-use tokio::time::timeout;
+use std::time::Duration;
+use tokio::time::{sleep, timeout};
 use utoipa::ToSchema;
+
+/// Nearly every decision comes within this time. Until then nobody looks whether the client is still there.
+const SOON: Duration = Duration::from_millis(50);
 
 /// A permit, or with `all_of` several.
 #[derive(Serialize, ToSchema)]
@@ -120,17 +124,20 @@ where
 {
     let (parts, body) = request.into_parts();
     match body::read(&parts, body, &app.options).await {
-        Ok(bytes) => {
-            let watch = Stopwatch::start();
-            let (response, tally) = decide(app, (&parts.headers, &bytes), hangup).await;
-            app.meters.acquired(tally, watch.elapsed());
-            response
-        }
+        Ok(bytes) => decided(app, (&parts.headers, &bytes), hangup).await,
         Err(error) => {
             app.meters.error.increment(1);
             error.response(&app.options)
         }
     }
+}
+
+/// The same for a request that has been read, with as many of its headers as matter here.
+pub(super) async fn decided(app: &App, request: (&HeaderMap, &[u8]), hangup: Option<&Hangup>) -> Response {
+    let watch = Stopwatch::start();
+    let (response, tally) = decide(app, request, hangup).await;
+    app.meters.acquired(tally, watch.elapsed());
+    response
 }
 
 async fn decide(app: &App, (headers, body): (&HeaderMap, &[u8]), hangup: Option<&Hangup>) -> (Response, Tally) {
@@ -153,12 +160,30 @@ async fn decide(app: &App, (headers, body): (&HeaderMap, &[u8]), hangup: Option<
             Err(problem) => return (respond::problem(&problem), Tally::Error),
         }
     } else {
-        let decided = pin!(app.upstream.decide(Command::Acquire(asked.acquire.clone())));
-        timeout(app.options.request_timeout, decided).await.unwrap_or_else(|_| Err(no_word()))
+        let mut decided = pin!(app.upstream.decide(Command::Acquire(asked.acquire.clone())));
+        let soon = SOON.min(app.options.request_timeout);
+        match timeout(soon, &mut decided).await {
+            Ok(decided) => decided,
+            Err(_) => Box::pin(late(decided, app.options.request_timeout.saturating_sub(soon), hangup)).await,
+        }
     };
     match decided {
         Ok(decided) => verdict(&asked, &decided),
         Err(why) => (failure(asked.key(0), why), Tally::Error),
+    }
+}
+
+/// The rest of a decision that does not come soon. A client that has gone meanwhile needs none.
+async fn late(
+    decided: impl Future<Output = Result<Verdict, Failure>>,
+    within: Duration,
+    hangup: Option<&Hangup>,
+) -> Result<Verdict, Failure> {
+    tokio::select! {
+        biased;
+        decided = decided => decided,
+        () = gone(hangup) => Err(nobody_there()),
+        () = sleep(within) => Err(no_word()),
     }
 }
 
@@ -171,7 +196,7 @@ async fn gone(hangup: Option<&Hangup>) {
 }
 
 /// Nobody reads this; whatever was reserved is on its way back.
-fn nobody_there() -> Failure {
+pub(super) fn nobody_there() -> Failure {
     Failure::Unknown { detail: "the client has closed the connection".to_owned() }
 }
 

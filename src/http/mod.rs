@@ -9,8 +9,8 @@
 //!
 //! Not here: what is granted (`limiter/`, `state/`), who leads (`node/`), how things look in JSON (`api/`).
 //!
-//! The way of a request: `server.rs` accepts and puts the connection on a thread of the `crew.rs`, `guard.rs` bounds the connection, `shell.rs` surrounds every answer
-//! (panics, headers, counting), `route.rs` finds the file with the handler, `upstream.rs` is the node behind it.
+//! The way of a request: `server.rs` accepts and puts the connection on a thread of the `crew.rs`, `guard.rs` bounds the connection, `express.rs` serves what is plain and hands
+//! over to the HTTP library at the first request that is not, `shell.rs` surrounds every answer (panics, headers, counting), `route.rs` finds the file with the handler, `upstream.rs` is the node behind it.
 
 mod acquire;
 mod answer;
@@ -23,6 +23,7 @@ mod ceiling;
 mod cluster;
 mod crew;
 mod digest;
+mod express;
 mod history;
 mod index;
 mod keys;
@@ -38,6 +39,7 @@ mod query;
 mod rate_limit;
 mod release;
 mod respond;
+mod rewound;
 mod route;
 mod server;
 #[cfg(test)]

@@ -4,7 +4,9 @@
 
 use super::app::App;
 use super::ceiling::Ceiling;
+use super::express::Express;
 use super::options::Options;
+use super::rewound::Rewound;
 use super::route;
 use super::shell;
 use super::upstream::Upstream;
@@ -188,6 +190,17 @@ async fn connection(socket: TcpStream, app: Arc<App>, router: Router, stopping: 
     let deadlines = Deadlines { header: header_timeout, idle: idle_timeout, write: write_timeout };
     let guarded = Guarded::new(socket, deadlines);
     let conversation = Arc::new(Conversation { app, router, phase: guarded.phase(), hangup });
+    let Conversation { app, phase, hangup, .. } = &*conversation;
+    let left = Express { app, phase, hangup }.serve(guarded, &stopping).await;
+    if let Some((guarded, read)) = left {
+        // Large, and not what nearly every connection needs.
+        Box::pin(library(Rewound::new(guarded, read), conversation, stopping)).await;
+    }
+    drop(open);
+}
+
+/// Serves a connection with the HTTP library, which knows all of HTTP.
+async fn library(socket: Rewound<Guarded<Socket>>, conversation: Arc<Conversation>, stopping: watch::Receiver<bool>) {
     let service = service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
         let at = Arc::clone(&conversation);
         at.phase.busy();
@@ -198,12 +211,14 @@ async fn connection(socket: TcpStream, app: Arc<App>, router: Router, stopping: 
         }
     });
     let connection = http1::Builder::new()
+        // Who works on a request sees by itself whether its client is still there: a read beside every request, and room for what
+        // it might bring, would cost more than that.
+        .half_close(true)
         // The guard has deadlines for headers; hyper's own would also end connections that rest.
         .header_read_timeout(None)
         .max_buf_size(HEADER_BYTES_MAX)
         // Answers are small: copied into one buffer they leave with a cheaper call.
         .writev(false)
-        .serve_connection(TokioIo::new(guarded), service);
+        .serve_connection(TokioIo::new(socket), service);
     until_stopped(connection, stopping).await;
-    drop(open);
 }

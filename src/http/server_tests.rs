@@ -352,6 +352,101 @@ fn gated() -> (Script, Arc<Notify>, Arc<Notify>) {
     (Script { decide, ..Script::default() }, asked, open)
 }
 
+fn posted(path: &str) -> String {
+    format!("POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{ACQUIRE}", ACQUIRE.len())
+}
+
+#[tokio::test]
+async fn a_request_whose_client_has_gone_is_given_up() {
+    struct Dropped(Arc<Notify>);
+    impl Drop for Dropped {
+        fn drop(&mut self) {
+            self.0.notify_one();
+        }
+    }
+    for request in [posted("/acquire"), "GET /keys/k HTTP/1.1\r\nhost: x\r\n\r\n".to_owned()] {
+        let (asked, dropped) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let waits = {
+            let (asked, dropped) = (Arc::clone(&asked), Arc::clone(&dropped));
+            move || {
+                let dropped = Dropped(Arc::clone(&dropped));
+                asked.notify_one();
+                async move {
+                    let _dropped = dropped;
+                    pending::<()>().await;
+                }
+            }
+        };
+        let look = waits.clone();
+        let script = Script {
+            decide: Box::new(move |_| waits().map(|()| Ok(granted())).boxed()),
+            look: Box::new(move |_| look().map(|()| unreachable!("it never ends")).boxed()),
+            ..Script::default()
+        };
+        let options = Options { request_timeout: 2 * FOREVER, ..Options::default() };
+        let server = Server::start(script, options).await;
+        let mut client = server.client().await;
+        client.send(&request).await;
+        asked.notified().await;
+        drop(client);
+        timeout(FOREVER, dropped.notified()).await.unwrap_or_else(|_| panic!("nobody is there any more: {request}"));
+    }
+}
+
+/// Whatever way a request takes through the server, the answers come in the order of the questions and nothing is lost between.
+#[tokio::test]
+async fn requests_of_all_kinds_share_a_connection() {
+    let server = Server::start(Script::default(), Options::default()).await;
+    let plain = posted("/acquire");
+    let named = plain.replace("host: x", "host: x\r\nidempotency-key: \"a\"");
+    let chunked = format!(
+        "POST /acquire HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n{:x}\r\n{ACQUIRE}\r\n0\r\n\r\n",
+        ACQUIRE.len()
+    );
+    let look = "GET /livez HTTP/1.1\r\nhost: x\r\n\r\n".to_owned();
+    let absent = look.replace("livez", "nowhere");
+    let broken = plain.replace("\"key\"", "'key'");
+    let all = [
+        (&plain, 200),
+        (&plain, 200),
+        (&broken, 400),
+        (&named, 200),
+        (&look, 200),
+        (&chunked, 200),
+        (&absent, 404),
+        (&plain, 200),
+    ];
+    let text: String = all.iter().map(|(request, _)| request.as_str()).collect();
+    for first in 0..all.len() {
+        let mut client = server.client().await;
+        for (request, expected) in all.iter().cycle().skip(first).take(all.len()) {
+            client.send(request).await;
+            let reply = client.reply().await;
+            assert_eq!((reply.status, reply.headers.contains_key("date")), (*expected, true), "{request}");
+        }
+    }
+    // All at once, and cut in two anywhere.
+    for cut in 0..text.len() {
+        let mut client = server.client().await;
+        client.send(&text[..cut]).await;
+        tokio::task::yield_now().await;
+        client.send(&text[cut..]).await;
+        for (request, expected) in &all {
+            assert_eq!(client.reply().await.status, *expected, "{request}, cut at {cut}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_has_said_all_it_will_is_answered() {
+    let server = Server::start(Script::default(), Options::default()).await;
+    let mut client = server.client().await;
+    client.send(posted("/acquire")).await;
+    client.socket.shutdown().await.unwrap();
+    assert_eq!(client.reply().await.status, 200);
+    client.closed().await;
+}
+
 #[tokio::test]
 async fn shutting_down_lets_requests_in_flight_finish() {
     let (script, asked, open) = gated();
@@ -359,9 +454,7 @@ async fn shutting_down_lets_requests_in_flight_finish() {
     let mut resting = server.client().await;
     assert_eq!(resting.get("/livez").await.status, 200);
     let mut working = server.client().await;
-    working
-        .send(format!("POST /acquire HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{ACQUIRE}", ACQUIRE.len()))
-        .await;
+    working.send(posted("/acquire")).await;
     asked.notified().await;
 
     server.stop();
@@ -379,9 +472,7 @@ async fn shutting_down_does_not_wait_for_ever() {
     let (script, asked, _open) = gated();
     let mut server = Server::start(script, Options { shutdown_grace: SHORT, ..Options::default() }).await;
     let mut working = server.client().await;
-    working
-        .send(format!("POST /acquire HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{ACQUIRE}", ACQUIRE.len()))
-        .await;
+    working.send(posted("/acquire")).await;
     asked.notified().await;
     server.stop();
     working.closed().await;

@@ -2,6 +2,7 @@
 //! is counted.
 
 use super::acquire;
+use super::answer::failure_problem;
 use super::app::App;
 use super::respond;
 use super::route::Route;
@@ -28,10 +29,18 @@ pub(super) async fn answer(app: &App, router: &Router, request: Request<Incoming
         let handler = Box::pin(acquire::answer(app, request, Some(hangup))).map(Ok);
         return surround(app, route, handler).await;
     }
-    surround(app, route, router.clone().call(request.map(Body::new))).await
+    let handler = async {
+        tokio::select! {
+            biased;
+            response = router.clone().call(request.map(Body::new)) => response,
+            () = hangup.closed() => Ok(respond::problem(&failure_problem(acquire::nobody_there()))),
+        }
+    };
+    surround(app, route, handler).await
 }
 
-async fn surround(
+/// Answers with what the handler says, whatever becomes of it.
+pub(super) async fn surround(
     app: &App,
     route: Option<Route>,
     handler: impl Future<Output = Result<Response, Infallible>>,

@@ -1,4 +1,4 @@
-//! A wall clock reading as people and programs read it: RFC 3339 in UTC, with milliseconds.
+//! A wall clock reading as people and programs read it: RFC 3339 in UTC, with milliseconds; and as HTTP has it.
 
 /// `2026-11-16T04:59:37.123Z`.
 pub(super) fn rfc3339(wall_ms: u64) -> String {
@@ -6,6 +6,18 @@ pub(super) fn rfc3339(wall_ms: u64) -> String {
     let (year, month, day) = date(secs / 86_400);
     let (hour, minute, second) = (secs / 3_600 % 24, secs / 60 % 60, secs % 60);
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{ms:03}Z")
+}
+
+/// `Mon, 16 Nov 2026 04:59:37 GMT`.
+pub(super) fn http_date(wall_secs: u64) -> String {
+    const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
+    const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    let days = wall_secs / 86_400;
+    let (year, month, day) = date(days);
+    let (hour, minute, second) = (wall_secs / 3_600 % 24, wall_secs / 60 % 60, wall_secs % 60);
+    let name = |names: &[&'static str], number: u64| names[usize::try_from(number).unwrap_or(0) % names.len()];
+    let (weekday, month) = (name(&DAYS, days % 7), name(&MONTHS, month - 1));
+    format!("{weekday}, {day:02} {month} {year:04} {hour:02}:{minute:02}:{second:02} GMT")
 }
 
 /// The Gregorian date of a day counted from 1970-01-01. Years are counted from March, so that the leap day comes last, in
@@ -37,6 +49,14 @@ mod tests {
             (4_107_542_400_000, "2100-03-01T00:00:00.000Z"),
         ] {
             assert_eq!(rfc3339(wall_ms), text);
+        }
+        for (wall_secs, text) in [
+            (0, "Thu, 01 Jan 1970 00:00:00 GMT"),
+            (784_111_777, "Sun, 06 Nov 1994 08:49:37 GMT"),
+            (951_782_400, "Tue, 29 Feb 2000 00:00:00 GMT"),
+            (1_794_805_177, "Mon, 16 Nov 2026 04:59:37 GMT"),
+        ] {
+            assert_eq!(http_date(wall_secs), text);
         }
         assert!(rfc3339(u64::MAX).ends_with('Z'));
     }
