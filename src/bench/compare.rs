@@ -89,7 +89,9 @@ impl Rows {
     fn done(self) -> Vec<Row> {
         let middle = |(mut row, mut rounds): (Row, Vec<Measured>)| {
             row.rounds = rounds.iter().map(|measured| measured.per_second).collect();
-            rounds.sort_by(|one, other| one.per_second.total_cmp(&other.per_second));
+            // In open loop the rate is what was asked for, and says nothing.
+            let measure = |of: &Measured| if row.name == HALF { of.latency_ms.p99 } else { of.per_second };
+            rounds.sort_by(|one, other| measure(one).total_cmp(&measure(other)));
             row.measured = rounds.swap_remove(rounds.len() / 2);
             row
         };
@@ -214,5 +216,29 @@ impl Plan {
             warm_up: Duration::from_secs(1),
             duration,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::histogram::Quantiles;
+    use super::*;
+
+    #[test]
+    fn the_middle_round_counts_by_what_it_measures() {
+        let mut rows = Rows(Vec::new());
+        for (granted, per_second, p99) in
+            [(1, 10.0, 9.0), (2, 30.0, 1.0), (3, 20.0, 5.0), (4, 20.1, 4.0), (5, 5.0, 2.0)]
+        {
+            for name in [LEADER, HALF] {
+                let latency_ms = Quantiles { p99, ..Quantiles::default() };
+                let measured = Measured { per_second, granted, denied: 0, failed: 0, latency_ms, seconds: Vec::new() };
+                rows.add(name, "nothing", 1, measured);
+            }
+        }
+        let rows = rows.done();
+        assert_eq!(rows[0].rounds.len(), 5);
+        assert_eq!(rows[0].measured.granted, 3, "as many as they come");
+        assert_eq!(rows[1].measured.granted, 4, "as many as asked for: how long they took");
     }
 }

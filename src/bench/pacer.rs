@@ -1,7 +1,9 @@
-//! Wakes connections when their next request is due, to some tens of microseconds.
+//! Wakes connections when their next request is due, to a tenth of a millisecond.
 //!
 //! The runtime's own timers count whole milliseconds: requests would leave in a bunch at each, half a millisecond late, and all
-//! of that would be taken for the latency of whom they ask.
+//! of that would be taken for the latency of whom they ask. A wake-up for every request is no better: at some ten thousand a second
+//! they take a whole core, on a machine with few of them from those who are measured. So there is a [`REST`] between two, and what
+//! is late by that counts as latency too.
 
 use crate::clock::Stopwatch;
 use rustix::time::{
@@ -15,6 +17,9 @@ use std::time::Duration;
 use tokio::net::unix::pipe::Receiver;
 use tokio::sync::Notify;
 
+/// From one wake-up to the next.
+const REST: Duration = Duration::from_micros(100);
+
 /// One thread's timer for all of its connections.
 #[derive(Debug)]
 pub(super) struct Pacer {
@@ -24,13 +29,15 @@ pub(super) struct Pacer {
     /// By when they are due, on `clock`; the number tells apart what is due at once.
     waiting: RefCell<BTreeMap<(Duration, u64), Rc<Notify>>>,
     numbers: Cell<u64>,
+    /// When somebody was woken last.
+    rung: Cell<Duration>,
 }
 
 impl Pacer {
     pub(super) fn new(clock: Stopwatch) -> io::Result<Self> {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let timer = Receiver::from_owned_fd_unchecked(timerfd_create(TimerfdClockId::Monotonic, flags)?)?;
-        Ok(Self { clock, timer, waiting: RefCell::default(), numbers: Cell::new(0) })
+        Ok(Self { clock, timer, waiting: RefCell::default(), numbers: Cell::new(0), rung: Cell::default() })
     }
 
     /// Resolves when `due` has come; at once, if it has passed.
@@ -59,6 +66,7 @@ impl Pacer {
             // How often it went off; not at all, if it was armed anew meanwhile.
             let _ = self.timer.try_read(&mut [0; 8]);
             let now = self.clock.elapsed();
+            self.rung.set(now);
             let next = loop {
                 let mut waiting = self.waiting.borrow_mut();
                 match waiting.first_entry() {
@@ -74,8 +82,9 @@ impl Pacer {
     }
 
     fn arm(&self, due: Duration) -> io::Result<()> {
+        let at = due.max(self.rung.get() + REST);
         // Nothing would disarm it.
-        let left = due.saturating_sub(self.clock.elapsed()).max(Duration::from_nanos(1));
+        let left = at.saturating_sub(self.clock.elapsed()).max(Duration::from_nanos(1));
         let once = Timespec { tv_sec: 0, tv_nsec: 0 };
         let value = Timespec {
             tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),

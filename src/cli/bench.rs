@@ -65,7 +65,7 @@ pub(super) struct Args {
     #[arg(long, conflicts_with_all = ["nodes", "rate", "hot", "batch", "wait"])]
     compare: bool,
     /// How often everything is measured in a comparison, in turns; the middle one counts
-    #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=99), requires = "compare")]
+    #[arg(long, value_name = "COUNT", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=99), requires = "compare")]
     rounds: u64,
     /// Where the systems of a comparison keep their data: on the disk that counts
     #[arg(long, value_name = "DIR", default_value = "quorate-bench", requires = "compare")]

@@ -120,8 +120,6 @@ impl Writer {
         while let Some(message) = next.take() {
             self.shared.unreserve(message.weight());
             self.take_in(message);
-            // Whoever came to this core meanwhile would else wait until the system takes it away from here: milliseconds.
-            thread::yield_now();
             if !self.tidy_at.passed() {
                 next = self.messages.try_recv().ok();
             }

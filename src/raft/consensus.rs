@@ -203,7 +203,7 @@ impl Consensus {
             .map_err(on_disk("snapshot", &snapshot_dir))?;
         let standing = (log.clone(), state.clone());
         identity.stands_on(move || standing.0.footing(standing.1.applied()));
-        let network = Network::new(Arc::clone(transport), Arc::clone(&identity));
+        let network = Network::new(Arc::clone(transport), Arc::clone(&identity), log.synced());
 
         let config = Arc::new(engine_config(settings)?);
         let raft = Raft::new(settings.id, config, network.clone(), log.clone(), state.clone())

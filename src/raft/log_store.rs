@@ -123,6 +123,11 @@ impl LogStore {
         self.synced.append_returns(most).await;
     }
 
+    /// How much of it is on the disk.
+    pub(super) fn synced(&self) -> Synced {
+        self.synced.clone()
+    }
+
     /// Syncs everything written so far and waits for it.
     pub(super) async fn sync(&self) -> io::Result<()> {
         let (sender, receiver) = oneshot::channel();

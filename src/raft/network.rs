@@ -10,6 +10,7 @@ use super::identity::Identity;
 use super::link::{CallError, Link, Live, Pending};
 use super::pace::{self, Pace};
 use super::snapshot_file::SnapshotFile;
+use super::synced::Synced;
 use super::transport::Transport;
 use super::types::{TypeConfig, Vote};
 use super::work::blocking;
@@ -71,8 +72,9 @@ impl Peer {
 }
 
 impl Network {
-    pub(super) fn new(transport: Arc<dyn Transport>, identity: Arc<Identity>) -> Self {
-        Self { transport, identity, peers: Arc::default(), pace: Pace::default() }
+    /// `own` is how far this node's own disk is.
+    pub(super) fn new(transport: Arc<dyn Transport>, identity: Arc<Identity>, own: Synced) -> Self {
+        Self { transport, identity, peers: Arc::default(), pace: Pace::new(own) }
     }
 
     /// Who votes besides this node; nobody while that changes.

@@ -1,7 +1,8 @@
 //! How much of the log is on the disk for certain, as syncs return.
 
 use super::codec::WireLogId;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use crate::clock::Stopwatch;
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -22,8 +23,8 @@ pub(super) struct Synced(Arc<Shared>);
 #[derive(Debug, Default)]
 struct Shared {
     known: Mutex<Known>,
-    /// Appends that wait for the disk.
-    appends: AtomicUsize,
+    /// Since when the appends wait that wait for the disk.
+    appends: Mutex<VecDeque<Stopwatch>>,
     /// One of them waits no more.
     returned: Notify,
 }
@@ -63,13 +64,18 @@ impl Synced {
 
     /// An append begins to wait for the disk.
     pub(super) fn append_waits(&self) {
-        self.0.appends.fetch_add(1, Ordering::AcqRel);
+        self.appends().push_back(Stopwatch::start());
     }
 
-    /// One that waited was told how it ended.
+    /// The one that waited longest was told how it ended.
     pub(super) fn append_told(&self) {
-        self.0.appends.fetch_sub(1, Ordering::AcqRel);
+        self.appends().pop_front();
         self.0.returned.notify_waiters();
+    }
+
+    /// How long the disk has kept an append waiting; nothing if none waits.
+    pub(super) fn append_waited(&self) -> Duration {
+        self.appends().front().map(Stopwatch::elapsed).unwrap_or_default()
     }
 
     /// While an append waits for the disk: resolves when one has been told, but after `most` at the latest.
@@ -77,9 +83,14 @@ impl Synced {
         let mut returned = std::pin::pin!(self.0.returned.notified());
         // From here on no return is missed.
         returned.as_mut().enable();
-        if self.0.appends.load(Ordering::Acquire) > 0 {
+        let waits = !self.appends().is_empty();
+        if waits {
             let _ = tokio::time::timeout(most, returned).await;
         }
+    }
+
+    fn appends(&self) -> MutexGuard<'_, VecDeque<Stopwatch>> {
+        self.0.appends.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> MutexGuard<'_, Known> {
@@ -107,6 +118,20 @@ mod tests {
         assert!(!waiting.is_finished());
         synced.append_told();
         tokio::time::timeout(PATIENCE / 2, waiting).await.expect("told").unwrap();
+        synced.append_returns(PATIENCE).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_longest_is_told_first() {
+        let synced = Synced::default();
+        assert_eq!(synced.append_waited(), Duration::ZERO);
+        synced.append_waits();
+        tokio::time::advance(Duration::from_millis(3)).await;
+        synced.append_waits();
+        assert_eq!(synced.append_waited(), Duration::from_millis(3));
+        synced.append_told();
+        assert_eq!(synced.append_waited(), Duration::ZERO);
+        synced.append_told();
         synced.append_returns(PATIENCE).await;
     }
 

@@ -16,7 +16,7 @@ use super::codec::{WireLogId, WirePayload, WireVote};
 use super::journal::{Flushed, Journal, Record, Stamped, State, StoredEntry};
 use super::types::Vote;
 use block::{Change, Changes, Salt};
-use segment::{Finder, Place};
+use segment::{Ahead, Finder, Place};
 use std::collections::VecDeque;
 use std::fs::{self, File};
 use std::io;
@@ -91,7 +91,7 @@ struct Wal {
     /// Where the next block goes.
     offset: u64,
     /// The segment after this one, while it is made.
-    next: Option<JoinHandle<io::Result<File>>>,
+    next: Option<Ahead>,
     /// The number of the last block.
     block: u64,
     /// The number of the first block of the last segment, or of a later one that is on the disk.
@@ -221,11 +221,16 @@ impl Wal {
         let size = segment::bytes_of(number);
         if self.offset + bytes > size / 2 && self.next.is_none() {
             // Without a thread for it, it is made when it is needed.
-            self.next = segment::create_aside(&self.dir, number + 1).ok();
+            self.next = Ahead::begin(&self.dir, number + 1).ok();
+        }
+        if let Some(next) = &self.next
+            && self.offset + bytes > size / 4 * 3
+        {
+            next.hurry();
         }
         if self.offset > 0 && self.offset + bytes > size {
-            self.file = Arc::new(match self.next.take().map(JoinHandle::join) {
-                Some(Ok(Ok(file))) => file,
+            self.file = Arc::new(match self.next.take().map(Ahead::finish) {
+                Some(Ok(file)) => file,
                 // Whatever was wrong then, a disk that was full for one, may be over by now.
                 _ => segment::create(&self.dir, number + 1)?,
             });
@@ -401,7 +406,7 @@ impl Journal for Wal {
 impl Drop for Wal {
     fn drop(&mut self) {
         // A file that is still being made, or removed, would surprise whoever opens this next.
-        let _ = self.next.take().map(JoinHandle::join);
+        let _ = self.next.take().map(Ahead::finish);
         let _ = self.remover.take().map(JoinHandle::join);
     }
 }

@@ -6,11 +6,16 @@
 
 use super::super::journal::State;
 use super::block::{self, ALIGN, Change, Head, Salt};
+use crate::clock::Stopwatch;
 use crate::priority;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 const EXTENSION: &str = "log";
 const FIRST_BYTES: u64 = 256 * 1024;
@@ -103,9 +108,13 @@ pub(super) fn damaged(what: &str) -> io::Error {
 
 /// Makes a segment, for good.
 pub(super) fn create(dir: &Path, number: u64) -> io::Result<File> {
+    create_resting(dir, number, &|_| {})
+}
+
+fn create_resting(dir: &Path, number: u64, rest: &dyn Fn(Duration)) -> io::Result<File> {
     let unready = dir.join(UNREADY);
     let mut file = File::options().read(true).write(true).create(true).truncate(true).open(&unready)?;
-    if let Err(error) = fill(&mut file, bytes_of(number)) {
+    if let Err(error) = fill(&mut file, bytes_of(number), rest) {
         // Half of a segment is of no use on a disk that is full.
         let _ = fs::remove_file(&unready);
         return Err(error);
@@ -115,23 +124,50 @@ pub(super) fn create(dir: &Path, number: u64) -> io::Result<File> {
     Ok(file)
 }
 
-/// The same for later, by a thread that stands back.
-pub(super) fn create_aside(dir: &Path, number: u64) -> io::Result<std::thread::JoinHandle<io::Result<File>>> {
-    let dir = dir.to_owned();
-    std::thread::Builder::new().name("log-next".to_owned()).spawn(move || {
-        priority::stand_back();
-        create(&dir, number)
-    })
+/// A segment that is made for later, by a thread that stands back: for half of the time it leaves the disk to others.
+pub(super) struct Ahead {
+    thread: JoinHandle<io::Result<File>>,
+    hurries: Arc<AtomicBool>,
 }
 
-/// Writes zeros, for good, from where the file stands.
-fn fill(file: &mut File, mut bytes: u64) -> io::Result<()> {
+impl Ahead {
+    pub(super) fn begin(dir: &Path, number: u64) -> io::Result<Self> {
+        let (dir, hurries) = (dir.to_owned(), Arc::new(AtomicBool::new(false)));
+        let told = Arc::clone(&hurries);
+        let thread = thread::Builder::new().name("log-next".to_owned()).spawn(move || {
+            priority::stand_back();
+            create_resting(&dir, number, &|took| {
+                if !told.load(Ordering::Acquire) {
+                    thread::park_timeout(took);
+                }
+            })
+        })?;
+        Ok(Self { thread, hurries })
+    }
+
+    /// It is needed soon.
+    pub(super) fn hurry(&self) {
+        self.hurries.store(true, Ordering::Release);
+        self.thread.thread().unpark();
+    }
+
+    /// Waits for it.
+    pub(super) fn finish(self) -> io::Result<File> {
+        self.hurry();
+        self.thread.join().unwrap_or_else(|_| Err(io::Error::other("the thread that made a file of the log panicked")))
+    }
+}
+
+/// Writes zeros, for good, from where the file stands. In between it rests as it is told to, from how long a part took.
+fn fill(file: &mut File, mut bytes: u64, rest: &dyn Fn(Duration)) -> io::Result<()> {
     let zeros = vec![0; FILL_BYTES];
     while bytes > 0 {
+        let watch = Stopwatch::start();
         let some = bytes.min(FILL_BYTES as u64);
         file.write_all(&zeros[..usize::try_from(some).map_err(io::Error::other)?])?;
         file.sync_all()?;
         bytes -= some;
+        rest(watch.elapsed());
     }
     Ok(())
 }
@@ -254,7 +290,7 @@ pub(super) fn cut(dir: &Path, numbers: &[u64], end: End) -> io::Result<File> {
     if tail.iter().any(|byte| *byte != 0) || (bytes.len() as u64) < wanted {
         // In place: what the file has of a disk that is full stays its own.
         file.seek(SeekFrom::Start(end.offset))?;
-        fill(&mut file, wanted.max(bytes.len() as u64).saturating_sub(end.offset))?;
+        fill(&mut file, wanted.max(bytes.len() as u64).saturating_sub(end.offset), &|_| {})?;
     }
     file.sync_all()?;
     Ok(file)
