@@ -151,6 +151,11 @@ impl Ahead {
         self.thread.thread().unpark();
     }
 
+    #[cfg(test)]
+    pub(super) fn is_finished(&self) -> bool {
+        self.thread.is_finished()
+    }
+
     /// Waits for it.
     pub(super) fn finish(self) -> io::Result<File> {
         self.hurry();

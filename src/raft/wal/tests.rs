@@ -228,7 +228,7 @@ fn what_could_not_be_written_is_never_passed_over() {
     log.append(&mut [(id(1, 0), entry(1, 200_000))].into_iter()).unwrap();
     flush(&mut log);
     // The second segment is gone, and no other can be made while something else has the name for it.
-    log.next.take().unwrap().join().unwrap().unwrap();
+    log.next.take().unwrap().finish().unwrap();
     fs::remove_file(segment::path(dir.path(), 2)).unwrap();
     fs::create_dir(dir.path().join("next.tmp")).unwrap();
     log.append(&mut [(id(1, 1), entry(1, 100_000))].into_iter()).unwrap();
@@ -237,6 +237,16 @@ fn what_could_not_be_written_is_never_passed_over() {
     assert!(log.flush(None).is_err(), "the entry of the first flush is nowhere");
     drop(log);
     assert_eq!(entries(&*open(dir.path()).unwrap()).len(), 1);
+}
+
+#[test]
+fn a_segment_that_is_made_ahead_is_as_large_as_any_and_whoever_waits_for_it_is_not_kept_by_rests() {
+    let dir = TempDir::new().unwrap();
+    let made = segment::create(dir.path(), 6).unwrap().metadata().unwrap().len();
+    let ahead = segment::Ahead::begin(dir.path(), 7).unwrap();
+    ahead.hurry();
+    assert_eq!(ahead.finish().unwrap().metadata().unwrap().len(), made);
+    assert_eq!(segment::list(dir.path(), super::LOCK).unwrap(), [6, 7]);
 }
 
 #[test]
