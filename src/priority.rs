@@ -1,5 +1,8 @@
 //! How much a thread stands back for others.
-#![expect(unsafe_code, reason = "sched_setscheduler has no safe counterpart")]
+
+use thread_priority::{
+    NormalThreadSchedulePolicy, ThreadPriority, ThreadSchedulePolicy, set_thread_priority_and_policy, thread_native_id,
+};
 
 /// As `nice` counts: for what somebody waits for in the end, if not now.
 const NICE: i32 = 10;
@@ -16,11 +19,26 @@ pub(crate) fn stand_back() {
 /// everything is busy a few thousandths of one. Whoever wakes up takes the core at once. A thread that only is `nice` keeps it for
 /// milliseconds, in which an entry could have been written and committed several times.
 pub(crate) fn stand_back_most() {
-    // SAFETY: these are numbers, and zero is one; some systems have more of them than others.
-    let parameters: libc::sched_param = unsafe { std::mem::zeroed() };
-    // SAFETY: it only reads the parameters, which are there; zero is this thread.
-    if unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const parameters) } != 0 {
-        tracing::debug!(error = %std::io::Error::last_os_error(), "a thread that should stand back does not");
+    let idle = ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Idle);
+    if let Err(error) = set_thread_priority_and_policy(thread_native_id(), ThreadPriority::Min, idle) {
+        tracing::debug!(%error, "a thread that should stand back does not");
         stand_back();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread;
+
+    #[test]
+    fn what_nobody_waits_for_is_idle_for_the_system_and_so_is_what_it_starts() {
+        let policies = thread::spawn(|| {
+            stand_back_most();
+            let policy = || thread_priority::thread_schedule_policy().unwrap();
+            [policy(), thread::spawn(policy).join().unwrap()]
+        });
+        let idle = ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Idle);
+        assert_eq!(policies.join().unwrap(), [idle; 2]);
     }
 }

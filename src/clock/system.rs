@@ -1,4 +1,4 @@
-//! The clocks of the operating system. With `priority.rs` one of two files of the project with `unsafe` in it.
+//! The clocks of the operating system. The one file of the project with `unsafe` in it.
 //!
 //! Read through `libc` and not through `std`, for two reasons: `std` has no raw monotonic clock, and a preloaded library
 //! that fakes time (libfaketime, in the fault tests) reaches these calls. The boot-time clock is *not* used: after a

@@ -44,6 +44,8 @@ where
     };
     tokio::pin!(connection);
     let ended = tokio::select! {
+        // First, so that it has read what is there of a request before it is told.
+        biased;
         ended = connection.as_mut() => ended,
         () = told_to_stop => {
             connection.as_mut().graceful_shutdown();

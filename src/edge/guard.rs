@@ -10,7 +10,7 @@ use std::future::Future;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -18,32 +18,42 @@ use tokio::time::Sleep;
 
 /// What a connection is doing, shared by the socket and the service on top of it. Both run in the same task, one after
 /// the other, so no ordering is needed.
+///
+/// It counts the changes: whoever looks now and then sees that there was one, though what it is now is what it was.
 #[derive(Debug, Clone, Default)]
-pub struct Phase(Arc<AtomicU8>);
+pub struct Phase(Arc<AtomicU64>);
 
+/// What is counted, in the bits above these.
+const CHANGE: u64 = 4;
 /// The first bytes of a request are awaited or underway.
-const HEAD: u8 = 0;
+const HEAD: u64 = 0;
 /// A request is being worked on, its body included; that has deadlines of its own.
-const BUSY: u8 = 1;
+const BUSY: u64 = 1;
 /// Between two requests.
-const IDLE: u8 = 2;
+const IDLE: u64 = 2;
 
 impl Phase {
     /// A request has arrived.
     pub fn busy(&self) {
-        self.0.store(BUSY, Ordering::Relaxed);
+        self.change(BUSY);
     }
 
     /// Its answer is ready.
     pub fn idle(&self) {
-        self.0.store(IDLE, Ordering::Relaxed);
+        self.change(IDLE);
     }
 
-    fn head(&self) {
-        self.0.store(HEAD, Ordering::Relaxed);
+    /// The beginning of a request is there.
+    pub fn head(&self) {
+        self.change(HEAD);
     }
 
-    fn get(&self) -> u8 {
+    fn change(&self, to: u64) {
+        let changes = self.0.load(Ordering::Relaxed) / CHANGE;
+        self.0.store(changes.wrapping_add(1).wrapping_mul(CHANGE) | to, Ordering::Relaxed);
+    }
+
+    fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
@@ -64,8 +74,8 @@ pub struct Deadlines {
 pub struct Guarded<S> {
     socket: S,
     phase: Phase,
-    /// The phase of the last read; another one since then restarts `since`.
-    seen: u8,
+    /// The phase of the last read, and how many there had been; another one since then restarts `since`.
+    seen: u64,
     since: Stopwatch,
     /// Whether any byte of the awaited head has arrived: a connection that never said anything is told nothing.
     begun: bool,
@@ -98,18 +108,19 @@ impl<S> Guarded<S> {
     }
 
     /// Notes the phase, restarting the watch when it has changed.
-    fn observe(&mut self) -> u8 {
-        let phase = self.phase.get();
-        if phase != self.seen {
+    fn observe(&mut self) -> u64 {
+        let now = self.phase.get();
+        let phase = now % CHANGE;
+        if now != self.seen {
             self.begun &= phase == HEAD;
-            self.seen = phase;
+            self.seen = now;
             self.since = Stopwatch::start();
         }
         phase
     }
 
     fn late(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
-        let (allowed, what) = match self.seen {
+        let (allowed, what) = match self.seen % CHANGE {
             HEAD => (self.deadlines.header, "the headers did not arrive in time"),
             IDLE => (self.deadlines.idle, "the connection was idle for too long"),
             _ => return Poll::Pending,
@@ -283,6 +294,38 @@ mod tests {
         let (first, ()) = tokio::join!(guarded.read_u8(), dripping);
         assert_eq!(first.unwrap(), b'G');
         assert!(times_out(&mut guarded).await < FOREVER);
+    }
+
+    /// Nobody reads while a request is worked on.
+    #[tokio::test(start_paused = true)]
+    async fn every_rest_counts_from_its_own_beginning() {
+        let (mut client, mut guarded) = guarded(FOREVER, LONG);
+        let phase = guarded.phase();
+        for _ in 0..5 {
+            let asks = async {
+                tokio::time::sleep(LONG * 3 / 4).await;
+                client.write_all(b"G").await.unwrap();
+            };
+            let (asked, ()) = tokio::join!(guarded.read_u8(), asks);
+            assert_eq!(asked.unwrap(), b'G');
+            phase.busy();
+            phase.idle();
+        }
+        assert!((LONG..2 * LONG).contains(&times_out(&mut guarded).await));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_head_that_began_behind_a_request_has_the_time_of_a_head() {
+        let (mut client, mut guarded) = guarded(SHORT, FOREVER);
+        client.write_all(b"GG").await.unwrap();
+        guarded.read_u16().await.unwrap();
+        let phase = guarded.phase();
+        phase.busy();
+        tokio::time::advance(LONG).await;
+        phase.idle();
+        phase.head();
+        assert!((SHORT..2 * SHORT).contains(&times_out(&mut guarded).await));
+        assert_eq!(client.read_u8().await.unwrap(), b'H', "it is told why");
     }
 
     #[tokio::test]

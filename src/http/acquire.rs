@@ -22,7 +22,7 @@ use tokio::time::{sleep, timeout};
 use utoipa::ToSchema;
 
 /// Nearly every decision comes within this time. Until then nobody looks whether the client is still there.
-const SOON: Duration = Duration::from_millis(50);
+pub(super) const SOON: Duration = Duration::from_millis(50);
 
 /// A permit, or with `all_of` several.
 #[derive(Serialize, ToSchema)]

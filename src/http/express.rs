@@ -80,6 +80,9 @@ impl Express<'_> {
                         return None;
                     }
                     input.drain(..head + body);
+                    if !input.is_empty() {
+                        self.phase.head();
+                    }
                     for buffer in [&mut input, &mut output] {
                         buffer.shrink_to(KEPT_BYTES);
                     }

@@ -9,7 +9,7 @@ use super::upstream::Upstream;
 use super::upstream::scripted::{Script, granted};
 use crate::history::{self, Applied, Audit, Event, History};
 use crate::limiter::{Key, Time};
-use crate::node::Readiness;
+use crate::node::{Readiness, Rules};
 use futures::FutureExt;
 use futures::future::pending;
 use serde_json::{Value, json};
@@ -439,12 +439,21 @@ async fn requests_of_all_kinds_share_a_connection() {
 
 #[tokio::test]
 async fn a_client_that_has_said_all_it_will_is_answered() {
-    let server = Server::start(Script::default(), Options::default()).await;
-    let mut client = server.client().await;
-    client.send(posted("/acquire")).await;
-    client.socket.shutdown().await.unwrap();
-    assert_eq!(client.reply().await.status, 200);
-    client.closed().await;
+    let slow = async || {
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+        }
+        Ok(Rules { stored: Vec::new(), revision: 1 })
+    };
+    let script = Script { rules: Box::new(move |_| slow().boxed()), ..Script::default() };
+    let server = Server::start(script, Options::default()).await;
+    for request in [posted("/acquire"), "GET /policies HTTP/1.1\r\nhost: x\r\n\r\n".to_owned()] {
+        let mut client = server.client().await;
+        client.send(&request).await;
+        client.socket.shutdown().await.unwrap();
+        assert_eq!(client.reply().await.status, 200, "{request}");
+        client.closed().await;
+    }
 }
 
 #[tokio::test]

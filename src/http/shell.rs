@@ -29,11 +29,16 @@ pub(super) async fn answer(app: &App, router: &Router, request: Request<Incoming
         let handler = Box::pin(acquire::answer(app, request, Some(hangup))).map(Ok);
         return surround(app, route, handler).await;
     }
+    let gone = async {
+        // A client that only has no more to say wants its answer, which nearly always comes within this time.
+        tokio::time::sleep(acquire::SOON).await;
+        hangup.closed().await;
+    };
     let handler = async {
         tokio::select! {
             biased;
             response = router.clone().call(request.map(Body::new)) => response,
-            () = hangup.closed() => Ok(respond::problem(&failure_problem(acquire::nobody_there()))),
+            () = gone => Ok(respond::problem(&failure_problem(acquire::nobody_there()))),
         }
     };
     surround(app, route, handler).await

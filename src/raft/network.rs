@@ -8,7 +8,7 @@ use super::codec::{WireTransfer, WireVoteRequest, WireVoteResponse};
 use super::frame::Kind;
 use super::identity::Identity;
 use super::link::{CallError, Link, Live, Pending};
-use super::pace::{self, Pace};
+use super::pace::{self, Pace, Paced};
 use super::snapshot_file::SnapshotFile;
 use super::synced::Synced;
 use super::transport::Transport;
@@ -196,22 +196,22 @@ impl RaftNetworkV2<TypeConfig> for Client {
         Box::pin(async move {
             let within = option.soft_ttl().max(Duration::from_millis(100));
             let (sender, receiver) = mpsc::channel::<Sent>(APPENDS_IN_FLIGHT_MAX);
-            tokio::spawn(pump(input, Arc::clone(&self.appends), self.pace.clone(), within, sender));
-            let pace = self.pace.as_ref();
-            let output = futures::stream::unfold(Some((receiver, None)), move |state| async move {
-                let (mut receiver, before) = state?;
+            let paced = self.pace.as_ref().map(|(follower, pace)| Arc::new(pace.begin(*follower)));
+            tokio::spawn(pump(input, Arc::clone(&self.appends), paced.clone(), within, sender));
+            let output = futures::stream::unfold(Some((receiver, None, paced)), |state| async move {
+                let (mut receiver, before, paced) = state?;
                 let result = match receiver.recv().await? {
                     Sent::Known => Ok(Ok(before)),
                     Sent::Waits(pending) => {
                         let result = appended(pending).await;
-                        if let (Some((follower, pace)), Ok(_)) = (pace, &result) {
-                            pace.answered(*follower);
+                        if let (Some(paced), Ok(_)) = (&paced, &result) {
+                            paced.answered();
                         }
                         result
                     }
                 };
                 let flushed = result.as_ref().ok().and_then(|appended| appended.as_ref().ok().copied());
-                Some((result, flushed.map(|flushed| (receiver, flushed))))
+                Some((result, flushed.map(|flushed| (receiver, flushed, paced))))
             });
             Ok(output.boxed())
         })
@@ -285,7 +285,7 @@ enum Sent {
 async fn pump(
     mut input: impl Stream<Item = AppendEntriesRequest<TypeConfig>> + Unpin,
     link: Arc<Link>,
-    pace: Option<(u64, Pace)>,
+    paced: Option<Arc<Paced>>,
     connect_within: Duration,
     answers: mpsc::Sender<Sent>,
 ) {
@@ -293,19 +293,16 @@ async fn pump(
     let mut last_sent = None;
     let mut left = None;
     let stream = link.next_stream();
-    if let Some((follower, pace)) = &pace {
-        pace.begun(*follower);
-    }
     loop {
         let request = tokio::select! {
             biased;
             () = answers.closed() => None,
-            request = next(&mut input, pace.as_ref().zip(left)) => request,
+            request = next(&mut input, paced.as_deref().zip(left)) => request,
         };
         let Some(request) = request else { return };
         if let Some(last) = request.entries.last() {
             last_sent = Some(last.log_id);
-        } else if pace.is_some() && last_sent.is_some() && request.prev_log_id == last_sent {
+        } else if paced.is_some() && last_sent.is_some() && request.prev_log_id == last_sent {
             if answers.send(Sent::Known).await.is_err() {
                 return;
             }
@@ -314,8 +311,8 @@ async fn pump(
         let pending = match connected(&link, connection.take(), connect_within).await {
             Ok(live) => {
                 let body = codec::encode(&WireAppend::new(stream, &request));
-                if let Some((follower, pace)) = &pace {
-                    pace.sent(*follower);
+                if let Some(paced) = &paced {
+                    paced.sent(request.entries.len());
                     left = (request.entries.len() < pace::BEHIND_ENTRIES).then(Stopwatch::start);
                 }
                 let sent = tokio::time::timeout(APPEND_DEADLINE, live.send(Kind::Append, body.into())).await;
@@ -338,10 +335,10 @@ async fn pump(
 /// The next request of the engine, when it is the follower's turn.
 async fn next(
     input: &mut (impl Stream<Item = AppendEntriesRequest<TypeConfig>> + Unpin),
-    held: Option<(&(u64, Pace), Stopwatch)>,
+    held: Option<(&Paced, Stopwatch)>,
 ) -> Option<AppendEntriesRequest<TypeConfig>> {
-    if let Some(((follower, pace), left)) = held {
-        pace.turn(*follower, left).await;
+    if let Some((paced, left)) = held {
+        paced.turn(left).await;
     }
     input.next().await
 }

@@ -14,7 +14,6 @@
 use super::synced::Synced;
 use crate::clock::{Deadline, Stopwatch};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -22,12 +21,13 @@ use std::time::Duration;
 const LOOK: Duration = Duration::from_millis(1);
 /// From one message to the next for those who are not needed.
 pub(super) const STEP: Duration = Duration::from_millis(4);
-/// Who takes so many times as long as usual to answer an append is late, within these bounds: it is not prompt.
+/// Who takes so many times as long as usual to answer an append, and this long, is late: it is not prompt.
 const LATE_TIMES: u32 = 4;
-const LATE: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_millis(5);
-/// One that takes so many times as long as the quickest, and this much longer, is not needed where others are prompt.
-const SLOW_TIMES: u32 = 2;
-const SLOW_BY: Duration = Duration::from_millis(1);
+const LATE: Duration = Duration::from_millis(1);
+/// Who was needed before stays so, unless another one needs less than this share of its time, and less by this. Else the two would
+/// take turns, and each would find the other one's caches cold.
+const STAYS: (u32, u32) = (3, 4);
+const STAYS_BY: Duration = Duration::from_micros(200);
 /// A new measurement counts for this share of what is known.
 const SMOOTH: u32 = 8;
 /// A follower that takes so many entries at once is behind, and is not held up.
@@ -45,14 +45,26 @@ struct Known {
     /// The members that count, without this node; none while it is not one of them or while they change.
     others: BTreeSet<u64>,
     followers: BTreeMap<u64, Follower>,
+    /// Of these, who was needed last.
+    needed: BTreeSet<u64>,
+    streams: u64,
 }
 
 #[derive(Debug, Default)]
 struct Follower {
-    /// When those appends were sent that have no answer yet.
-    unanswered: VecDeque<Stopwatch>,
-    /// How long an answer takes, smoothed. `None` before the first one, and after a connection was lost.
+    /// Its newest stream of appends.
+    stream: u64,
+    unanswered: VecDeque<Append>,
+    /// How long an answer takes, smoothed. `None` before the first one, and while it is behind.
     takes: Option<Duration>,
+}
+
+/// An append without an answer.
+#[derive(Debug)]
+struct Append {
+    since: Stopwatch,
+    /// It has entries, and few: how long that takes says something. A question without entries needs no disk.
+    counts: bool,
 }
 
 impl Pace {
@@ -66,34 +78,12 @@ impl Pace {
     }
 
     /// A new stream of appends to this follower: what was asked on an earlier one is not answered any more.
-    pub(super) fn begun(&self, follower: u64) {
-        self.lock().followers.insert(follower, Follower::default());
-    }
-
-    /// An append was sent.
-    pub(super) fn sent(&self, follower: u64) {
-        self.lock().followers.entry(follower).or_default().unanswered.push_back(Stopwatch::start());
-    }
-
-    /// The oldest append was answered.
-    pub(super) fn answered(&self, follower: u64) {
+    pub(super) fn begin(&self, follower: u64) -> Paced {
         let mut known = self.lock();
-        let follower = known.followers.entry(follower).or_default();
-        if let Some(since) = follower.unanswered.pop_front() {
-            let took = since.elapsed();
-            follower.takes = Some(follower.takes.map_or(took, |takes| (takes * (SMOOTH - 1) + took) / SMOOTH));
-        }
-    }
-
-    /// Waits until it is this follower's turn: at once for those who are needed. `left` is when the last message went to it.
-    pub(super) async fn turn(&self, follower: u64, left: Stopwatch) {
-        loop {
-            let rest = STEP.saturating_sub(left.elapsed());
-            if rest.is_zero() || self.is_needed(follower) {
-                return;
-            }
-            tokio::time::sleep_until(Deadline::after(rest.min(LOOK)).instant()).await;
-        }
+        known.streams += 1;
+        let stream = known.streams;
+        known.followers.insert(follower, Follower { stream, ..Follower::default() });
+        Paced { pace: self.clone(), follower, stream }
     }
 
     fn is_needed(&self, follower: u64) -> bool {
@@ -105,33 +95,98 @@ impl Pace {
     }
 }
 
+/// A stream of appends to one follower. When it ends, nobody waits for that follower until there is a new one.
+#[derive(Debug)]
+pub(super) struct Paced {
+    pace: Pace,
+    follower: u64,
+    stream: u64,
+}
+
+impl Paced {
+    /// An append with so many entries was sent.
+    pub(super) fn sent(&self, entries: usize) {
+        self.update(|follower| {
+            let counts = (1..BEHIND_ENTRIES).contains(&entries);
+            follower.unanswered.push_back(Append { since: Stopwatch::start(), counts });
+            if entries >= BEHIND_ENTRIES {
+                follower.takes = None;
+            }
+        });
+    }
+
+    /// The oldest append was answered.
+    pub(super) fn answered(&self) {
+        self.update(|follower| {
+            if let Some(Append { since, counts: true }) = follower.unanswered.pop_front() {
+                let took = since.elapsed();
+                follower.takes = Some(follower.takes.map_or(took, |takes| (takes * (SMOOTH - 1) + took) / SMOOTH));
+            }
+        });
+    }
+
+    /// Waits until it is this follower's turn: at once for those who are needed. `left` is when the last message went to it.
+    pub(super) async fn turn(&self, left: Stopwatch) {
+        loop {
+            let rest = STEP.saturating_sub(left.elapsed());
+            if rest.is_zero() || self.pace.is_needed(self.follower) {
+                return;
+            }
+            tokio::time::sleep_until(Deadline::after(rest.min(LOOK)).instant()).await;
+        }
+    }
+
+    /// Whatever an earlier stream has to say means nothing any more.
+    fn update(&self, change: impl FnOnce(&mut Follower)) {
+        let mut known = self.pace.lock();
+        if let Some(follower) = known.followers.get_mut(&self.follower).filter(|of| of.stream == self.stream) {
+            change(follower);
+        }
+    }
+}
+
+impl Drop for Paced {
+    fn drop(&mut self) {
+        self.update(|follower| follower.takes = None);
+    }
+}
+
 impl Known {
     /// `own` is how long this node's own disk keeps an append waiting.
-    fn is_needed(&self, follower: u64, own: Duration) -> bool {
+    fn is_needed(&mut self, follower: u64, own: Duration) -> bool {
         if !self.others.contains(&follower) {
             return true;
         }
-        let prompt = || self.others.iter().filter_map(|id| Some((*id, self.followers.get(id)?.prompt()?)));
-        let Some(quickest) = prompt().map(|(_, takes)| takes).min() else { return true };
+        let mut prompt: Vec<_> =
+            self.others.iter().filter_map(|id| Some((self.followers.get(id)?.prompt()?, *id))).collect();
+        let Some(quickest) = prompt.iter().map(|(takes, _)| *takes).min() else { return true };
         // Of all that vote, this node among them unless its disk is late itself.
         let needed = self.others.len().div_ceil(2) + usize::from(is_late(own, quickest));
-        let is_slow = |takes: Duration| takes > SLOW_TIMES * quickest + SLOW_BY;
-        let mut best: Vec<_> = prompt().map(|(id, takes)| (is_slow(takes), id)).collect();
-        best.sort_unstable();
-        best.len() < needed || best[..needed].iter().any(|(_, id)| *id == follower)
+        if prompt.len() < needed {
+            return true;
+        }
+        for (takes, id) in &mut prompt {
+            if self.needed.contains(id) {
+                *takes = (*takes * STAYS.0 / STAYS.1).saturating_sub(STAYS_BY);
+            }
+        }
+        prompt.sort_unstable();
+        self.needed = prompt[..needed].iter().map(|(_, id)| *id).collect();
+        self.needed.contains(&follower)
     }
 }
 
 impl Follower {
     /// How long it takes to answer, if it answers.
     fn prompt(&self) -> Option<Duration> {
-        self.takes.filter(|takes| self.unanswered.front().is_none_or(|oldest| !is_late(oldest.elapsed(), *takes)))
+        let oldest = self.unanswered.front().map(|append| append.since.elapsed()).unwrap_or_default();
+        self.takes.filter(|takes| !is_late(oldest, *takes))
     }
 }
 
 /// Whether somebody who usually takes `takes` is late after having `waited` so long.
 fn is_late(waited: Duration, takes: Duration) -> bool {
-    waited >= (LATE_TIMES * takes).clamp(*LATE.start(), *LATE.end())
+    waited >= LATE.max(LATE_TIMES * takes)
 }
 
 #[cfg(test)]
@@ -139,16 +194,23 @@ mod tests {
     use super::*;
     use tokio::time::advance;
 
-    fn pace(others: impl IntoIterator<Item = u64>) -> Pace {
+    const QUICK: Duration = Duration::from_micros(100);
+
+    /// A leader whose followers, from the second node on, all answer quickly.
+    async fn pace(nodes: u64) -> (Pace, Vec<Paced>) {
         let pace = Pace::default();
-        pace.set_others(others.into_iter().collect());
-        pace
+        pace.set_others((2..=nodes).collect());
+        let streams: Vec<_> = (2..=nodes).map(|follower| pace.begin(follower)).collect();
+        for stream in &streams {
+            answers(stream, QUICK).await;
+        }
+        (pace, streams)
     }
 
-    async fn answers(pace: &Pace, follower: u64, within: Duration) {
-        pace.sent(follower);
+    async fn answers(stream: &Paced, within: Duration) {
+        stream.sent(1);
         advance(within).await;
-        pace.answered(follower);
+        stream.answered();
     }
 
     fn needed<const N: usize>(pace: &Pace, followers: [u64; N]) -> [bool; N] {
@@ -157,38 +219,62 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn as_many_are_needed_as_a_majority_takes() {
-        let quick = Duration::from_micros(100);
-        for (others, expected) in
-            [(2..=2, [true; 4]), (2..=3, [true, false, true, true]), (2..=5, [true, true, false, false])]
-        {
-            let pace = pace(others.clone());
-            for follower in others {
-                answers(&pace, follower, quick).await;
-            }
+        for (nodes, expected) in [(2, [true; 4]), (3, [true, false, true, true]), (5, [true, true, false, false])] {
+            let (pace, _streams) = pace(nodes).await;
             assert_eq!(needed(&pace, [2, 3, 4, 5]), expected, "who does not vote is never held up");
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn everybody_is_needed_until_enough_are_prompt() {
-        let pace = pace([2, 3]);
+        let pace = Pace::default();
+        pace.set_others([2, 3].into());
         assert_eq!(needed(&pace, [2, 3]), [true, true], "nobody has answered anything");
-        answers(&pace, 3, Duration::from_micros(100)).await;
+        let three = pace.begin(3);
+        answers(&three, QUICK).await;
         assert_eq!(needed(&pace, [2, 3]), [false, true]);
-        answers(&pace, 2, Duration::from_micros(200)).await;
-        assert_eq!(needed(&pace, [2, 3]), [true, false], "of equals the first");
-        pace.sent(2);
-        pace.sent(2);
-        advance(*LATE.start()).await;
-        assert_eq!(needed(&pace, [2, 3]), [false, true], "it has stalled");
-        pace.sent(3);
-        advance(*LATE.start()).await;
+        let two = pace.begin(2);
+        answers(&two, QUICK).await;
+        assert_eq!(needed(&pace, [2, 3]), [false, true], "who was needed stays so");
+        three.sent(1);
+        three.sent(1);
+        advance(LATE).await;
+        assert_eq!(needed(&pace, [2, 3]), [true, false], "it has stalled");
+        two.sent(1);
+        advance(LATE).await;
         assert_eq!(needed(&pace, [2, 3]), [true, true], "both have");
-        pace.begun(2);
-        pace.answered(3);
-        assert_eq!(needed(&pace, [2, 3]), [false, true], "a new connection proves itself first");
+        let again = pace.begin(3);
+        two.answered();
+        assert_eq!(needed(&pace, [2, 3]), [true, false], "a new connection proves itself first");
+        three.sent(1);
+        answers(&again, QUICK).await;
+        advance(10 * LATE).await;
+        drop(three);
+        drop(two);
+        assert_eq!(
+            needed(&pace, [2, 3]),
+            [false, true],
+            "what was said on an earlier one means nothing, one that ended neither"
+        );
         pace.set_others(BTreeSet::new());
         assert_eq!(needed(&pace, [2, 3]), [true, true]);
+    }
+
+    /// A follower that gets a snapshot, or all that it lacks, answers questions without entries meanwhile, and quickly.
+    #[tokio::test(start_paused = true)]
+    async fn nobody_waits_for_a_follower_that_is_behind() {
+        let (pace, streams) = pace(3).await;
+        assert_eq!(needed(&pace, [2, 3]), [true, false]);
+        streams[0].sent(BEHIND_ENTRIES);
+        assert_eq!(needed(&pace, [2, 3]), [false, true]);
+        streams[0].answered();
+        streams[0].sent(0);
+        streams[0].answered();
+        assert_eq!(needed(&pace, [2, 3]), [false, true]);
+        let again = pace.begin(2);
+        again.sent(0);
+        again.answered();
+        assert_eq!(needed(&pace, [2, 3]), [false, true]);
     }
 
     #[tokio::test(start_paused = true)]
@@ -196,8 +282,9 @@ mod tests {
         let own = Synced::default();
         let pace = Pace::new(own.clone());
         pace.set_others([2, 3].into());
-        for follower in [2, 3] {
-            answers(&pace, follower, Duration::from_micros(500)).await;
+        let streams = [2, 3].map(|follower| pace.begin(follower));
+        for stream in &streams {
+            answers(stream, Duration::from_micros(500)).await;
         }
         own.append_waits();
         advance(Duration::from_micros(1_999)).await;
@@ -209,11 +296,12 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn late_is_who_takes_long_for_himself_but_no_longer_than_a_step_or_so() {
-        for (takes, late) in [(100, 1_000), (700, 2_800), (3_000, 5_000)] {
-            let pace = pace([2]);
-            answers(&pace, 2, Duration::from_micros(takes)).await;
-            pace.sent(2);
+    async fn late_is_who_takes_long_for_himself() {
+        for (takes, late) in [(100, 1_000), (700, 2_800), (30_000, 120_000)] {
+            let pace = Pace::default();
+            let stream = pace.begin(2);
+            answers(&stream, Duration::from_micros(takes)).await;
+            stream.sent(1);
             advance(Duration::from_micros(late - 1)).await;
             assert!(pace.lock().followers[&2].prompt().is_some(), "{takes}");
             advance(Duration::from_micros(1)).await;
@@ -222,37 +310,37 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_slow_disk_is_not_waited_for_while_there_is_a_quicker_one() {
-        let pace = pace([2, 3]);
-        for _ in 0..50 {
-            answers(&pace, 2, Duration::from_millis(4)).await;
-            answers(&pace, 3, Duration::from_micros(300)).await;
-        }
-        assert_eq!(needed(&pace, [2, 3]), [false, true]);
-        for _ in 0..50 {
-            answers(&pace, 2, Duration::from_micros(900)).await;
-        }
-        assert_eq!(needed(&pace, [2, 3]), [true, false], "not so slow that it would matter");
+    async fn the_quicker_ones_are_needed_if_it_makes_a_difference() {
+        let (pace, streams) = pace(3).await;
+        let take = async |two: u64, three: u64| {
+            for _ in 0..50 {
+                answers(&streams[0], Duration::from_micros(two)).await;
+                answers(&streams[1], Duration::from_micros(three)).await;
+            }
+            needed(&pace, [2, 3])
+        };
+        assert_eq!(take(100, 100).await, [true, false]);
+        assert_eq!(take(400, 200).await, [true, false], "it is as good");
+        assert_eq!(take(1_900, 500).await, [false, true]);
+        assert_eq!(take(400, 500).await, [false, true], "it is as good");
+        assert_eq!(take(9_000, 30_000).await, [true, false], "also where both are far away");
     }
 
     #[tokio::test(start_paused = true)]
     async fn who_is_not_needed_waits_for_the_rest_of_a_step_and_others_not_at_all() {
-        let pace = pace([2, 3]);
-        for follower in [2, 3] {
-            answers(&pace, follower, Duration::from_micros(100)).await;
-        }
+        let (_pace, streams) = pace(3).await;
         let left = Stopwatch::start();
-        pace.turn(2, left).await;
+        streams[0].turn(left).await;
         assert_eq!(left.elapsed(), Duration::ZERO);
         advance(STEP / 4).await;
-        pace.turn(3, left).await;
+        streams[1].turn(left).await;
         assert!((STEP..2 * STEP).contains(&left.elapsed()), "{:?}", left.elapsed());
         let since = Stopwatch::start();
-        pace.turn(3, left).await;
+        streams[1].turn(left).await;
         assert_eq!(since.elapsed(), Duration::ZERO, "its turn has come");
         let left = Stopwatch::start();
-        pace.sent(2);
-        pace.turn(3, left).await;
-        assert!((*LATE.start()..STEP).contains(&left.elapsed()), "the other one is late: {:?}", left.elapsed());
+        streams[0].sent(1);
+        streams[1].turn(left).await;
+        assert!((LATE..STEP).contains(&left.elapsed()), "the other one is late: {:?}", left.elapsed());
     }
 }
